@@ -35,7 +35,7 @@ from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.pressure import PressureGate
 from icedb_log.ingest.quarantine import list_quarantined
 from icedb_log.ingest.staging import list_staged
-from icedb_log.intervals import Intervals, Rests
+from icedb_log.intervals import Backoff, Intervals, Rests
 from icedb_log.merge.merge import MergeResult
 from icedb_log.names import (
     INGEST_FLUSH,
@@ -586,6 +586,24 @@ def test_a_worker_looks_less_often_at_a_table_that_rests_but_for_batches(lake, e
     look_for(SECOND_MS)
     work = Work(is_idle=True)
     assert look_for(MINUTE_MS) == (60, 6), "a commit ends the rest"
+
+
+def test_a_table_at_which_something_fails_does_not_rest(lake, events):
+    clock = FakeClock()
+    worker, tries = Worker(lake, lake.table), Counter()
+    worker._rests = {task: Rests(clock) for task in worker._rests}
+    worker._due = {task: Intervals(clock, interval._interval_ms) for task, interval in worker._due.items()}
+    worker._backoff = Backoff(clock)
+
+    def fail(_):
+        tries.update([MERGE_MERGE])
+        raise Unavailable("the store does not answer")
+
+    worker._tasks = {**dict.fromkeys(worker._tasks, lambda _: Work(is_idle=True)), MERGE_MERGE: fail}
+    for _ in range(2 * HOUR_MS // SECOND_MS):
+        worker._work_once(lambda _: None, {MERGE_MERGE}, is_all_due=False)
+        clock.advance(SECOND_MS)
+    assert tries[MERGE_MERGE] > 100
 
 
 def test_work_that_never_ends_ends_after_some_rounds_for_who_waits(lake, events, monkeypatch):

@@ -1,12 +1,16 @@
 """A warehouse: tables below one root."""
 
+import sys
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from icedb_log.errors import InvalidRequest, Unavailable
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_config import TableConfig
 from icedb_log.trash.drop import drop_table
-from icedb_log.warehouse import Warehouse
+from icedb_log.warehouse import RecentTables, Warehouse
 from icedb_sim.fakes.fake_clock import FakeClock
 from icedb_sim.fakes.memory_store import MemoryObjectStore
 from icedb_sim.fakes.scripted_store import Effect, Fault, ScriptedStore
@@ -65,8 +69,6 @@ def test_a_table_whose_configuration_does_not_answer_is_listed_and_hides_none_of
     let_fail(warehouse, "t01", error=error)
     assert warehouse.list_tables() == names
     assert warehouse.store.script == []
-    let_fail(warehouse, "t01", error=error)
-    assert [name for name in names if warehouse.is_listed(name)] == list(names)
     let_fail(warehouse, "t01")
     with pytest.raises(Unavailable):
         warehouse.has_table("t01")
@@ -84,3 +86,37 @@ def test_what_is_dropped_is_listed_although_another_one_does_not_answer():
     assert [each.name for each in warehouse.list_dropped(on_problem=told.__setitem__)] == ["c"]
     assert [(name, type(error)) for name, error in told.items()] == [("b", Unavailable)]
     assert [each.name for each in warehouse.list_dropped()] == ["b", "c"]
+
+
+def test_recent_tables_are_listed_once_in_a_while_and_a_table_that_was_seen_is_not_read_again():
+    warehouse, clock = make_tables("a", "b")
+    recent = RecentTables(clock, max_age_ms=1000, seen_ms=5000)
+
+    def look():
+        warehouse.store.calls.clear()
+        return recent.list(warehouse), [call.key for call in warehouse.store.calls]
+
+    assert look() == (("a", "b"), ["", "a/_icedb/table.json", "b/_icedb/table.json"])
+    assert look() == (("a", "b"), [])
+    create_table(warehouse.table("c"), TableConfig.create(name="c"))
+    drop_table(warehouse.table("a"), clock=clock)
+    clock.advance(1000)
+    assert look() == (("a", "b", "c"), ["", "c/_icedb/table.json"])
+    recent.forget("a")
+    clock.advance(1000)
+    assert look() == (("b", "c"), ["", "a/_icedb/table.json"])
+    clock.advance(3000)
+    assert look()[1] == ["", "a/_icedb/table.json", "b/_icedb/table.json"]
+
+
+def test_threads_share_what_is_known_of_names_of_which_there_are_more_than_are_remembered(monkeypatch):
+    monkeypatch.setattr("icedb_log.warehouse.MAX_KNOWN_NAMES", 3)
+    warehouse, _ = make_tables()
+    switch_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            found = list(pool.map(lambda at: warehouse.table(f"t{at * 7 % 12}").name, range(20_000)))
+    finally:
+        sys.setswitchinterval(switch_s)
+    assert Counter(found).keys() == {f"t{at}" for at in range(12)}

@@ -545,7 +545,7 @@ def test_nothing_is_read_while_nobody_looks(table):
             await asyncio.sleep(0)
             assert table.store.calls == []
             await rig.browser().get("/")
-            await until(lambda: rig.parts.figures.has_listed)
+            await until(lambda: rig.parts.figures.read_ms)
 
     run(work)
 

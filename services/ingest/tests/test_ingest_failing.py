@@ -11,6 +11,7 @@ from icedb_log.ingest.staging import list_staged
 from icedb_log.names import INGEST_FLUSH
 from icedb_log.serving.status import find_health, read_status
 from icedb_log.store.object_store import delete_or_raise
+from icedb_log.units import MINUTE_MS
 from icedb_service.redis_clients import LockBusy
 from icedb_sim.rigs.task_context import MemoryContext
 
@@ -112,3 +113,13 @@ def test_a_failure_ends_with_what_was_staged(failing):
     delete_or_raise(failing.table.store, [batch.key for batch in list_staged(failing.table, limit=9).batches])
     failing.tasks.flush("events")
     assert failing.status().failing == ""
+
+
+def test_a_table_whose_flush_failed_rests_no_more(failing):
+    for _ in range(120):
+        failing.context.clock.advance(MINUTE_MS)
+        failing.tasks.sweep()
+    failing.flush(Unavailable("Spark lost a flush job"))
+    failing.context.wakeups.woken.clear()
+    failing.tasks.sweep()
+    assert failing.context.wakeups.woken == [(INGEST_FLUSH, "events")]

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
-from icedb_ingest.feeds import VIEW_NAMES_AGE_MS
+from icedb_ingest.feeds import TABLE_KIND_AGE_MS, VIEW_NAMES_AGE_MS
 from icedb_ingest.imports import ImportTasks
 from icedb_ingest.settings import IngestSettings
 from icedb_ingest.tasks import IngestTasks
@@ -12,7 +12,9 @@ from icedb_log.feed.views import create_view, detach_view
 from icedb_log.names import INGEST_FEED, INGEST_FLUSH, MERGE_MERGE
 from icedb_log.table.table_config import TableConfig
 from icedb_log.trash.drop import drop_table
+from icedb_log.units import MINUTE_MS
 from icedb_service.runs import backoff_key
+from icedb_service.worker import TABLES_AGE_MS
 from structlog.testing import capture_logs
 
 
@@ -120,6 +122,22 @@ def test_a_feed_that_is_not_due_is_left_to_the_sweep(context):
     assert tasks.feeds.feed("copy").details["taken"] == 1
 
 
+def test_a_feed_that_was_put_off_is_taken_up_by_the_next_sweep_though_the_view_has_rested(context):
+    make_view(context)
+    tasks = make_tasks(context, flush_interval_ms=30_000)
+    for _ in range(120):
+        context.clock.advance(MINUTE_MS)
+        tasks.sweep()
+    append(context, tasks, 1)
+    tasks.feeds.feed("copy")
+    append(context, make_tasks(context), 2)  # another worker
+    assert tasks.feeds.feed("copy").details["put_off"]
+    context.clock.advance(30_000)
+    context.wakeups.woken.clear()
+    tasks.sweep()
+    assert (INGEST_FEED, "copy") in context.wakeups.woken
+
+
 def test_the_sweep_finds_what_no_wake_up_told(context):
     make_view(context)
     tasks = make_tasks(context)
@@ -187,6 +205,18 @@ def test_a_detached_view_whose_source_is_dropped_needs_nothing(context):
     assert (INGEST_FEED, "copy") not in context.wakeups.woken
     context.clock.advance(1)
     assert context.runner.backoff.is_due(backoff_key(INGEST_FEED, "copy"))
+
+
+def test_a_table_that_was_dropped_since_it_was_listed_is_no_problem(context):
+    tasks = make_tasks(context)
+    tasks.sweep()
+    drop_table(context.warehouse.table("events"), clock=context.clock)
+    context.clock.advance(TABLE_KIND_AGE_MS)
+    with capture_logs() as logs:
+        tasks.sweep()
+    assert [line["event"] for line in logs] == []
+    context.clock.advance(TABLES_AGE_MS)
+    assert tasks.sweep().details["tables"] == 0
 
 
 def test_views_are_looked_up_now_and_then_only(context):

@@ -6,6 +6,7 @@ from icedb_log.errors import InvalidRequest, JobCrashed, Unavailable
 from icedb_log.holds.erasures import create_erasure, list_open_ids, read_erasure
 from icedb_log.names import INGEST_FLUSH, MERGE_ERASE
 from icedb_log.store.table_store import TableStore
+from icedb_log.units import MINUTE_MS
 from icedb_merger.metrics import MergeMetrics
 from icedb_merger.settings import MergerSettings
 from icedb_merger.tasks import MergeTasks
@@ -135,6 +136,17 @@ def test_the_sweep_wakes_it_where_an_erasure_is_open_once_in_a_while(context):
     assert tasks.sweep().details["woken_erasures"] == 0
     context.clock.advance(10_000)
     assert tasks.sweep().details["woken_erasures"] == 1
+
+
+def test_one_that_is_asked_for_after_a_long_rest_is_gone_on_with_by_the_next_sweeps(context, tasks):
+    for _ in range(123):
+        context.clock.advance(MINUTE_MS)
+        tasks.sweep()
+    ask(context, "n = 1")
+    tasks.erase("events")
+    for _ in range(3):
+        context.clock.advance(MINUTE_MS)
+        assert tasks.sweep().details["woken_erasures"] == 1
 
 
 def test_a_store_that_does_not_answer_is_said_to(context, tasks, monkeypatch):

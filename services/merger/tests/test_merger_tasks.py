@@ -8,6 +8,7 @@ from icedb_log.jobs import ContentCheck
 from icedb_log.merge.merge import MergeResult
 from icedb_log.names import MERGE_COLD, MERGE_MERGE
 from icedb_log.table.table_config import PartitionField
+from icedb_log.units import MINUTE_MS
 from icedb_merger.metrics import MergeMetrics
 from icedb_merger.settings import MergerSettings
 from icedb_merger.tasks import MergeTasks
@@ -177,6 +178,20 @@ def test_a_sweep_wakes_tables_that_have_something_to_do(context):
     assert tasks.sweep().is_idle
     append(context, 1)
     assert not tasks.sweep().is_idle
+    assert context.wakeups.woken == [(MERGE_MERGE, "events")]
+
+
+def test_a_table_whose_merge_failed_rests_no_more(context):
+    tasks = make_tasks(context)
+    for _ in range(120):
+        context.clock.advance(MINUTE_MS)
+        tasks.sweep()
+    append(context, 4)
+    context.busy.add("events")
+    with pytest.raises(LockBusy):
+        tasks.merge("events")
+    context.wakeups.woken.clear()
+    tasks.sweep()
     assert context.wakeups.woken == [(MERGE_MERGE, "events")]
 
 

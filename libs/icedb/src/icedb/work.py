@@ -211,12 +211,7 @@ class Worker:
                 is_due = due.is_due(table) and (rests is None or rests.is_due(table))
                 if task in tasks and (is_all_due or is_due):
                     due.note(table)
-                    if self._try(task, table, tell, is_asked=is_all_due):
-                        did = True
-                        for each in self._rests.values():
-                            each.note(table, None)
-                    elif rests is not None:
-                        rests.note(table, "nothing was done")
+                    did |= self._try(task, table, tell, is_asked=is_all_due)
         if JANITOR_VACUUM in tasks and (is_all_due or self._purges.is_due("")):
             self._purges.note("")
             did |= self._purge_due(tell, is_asked=is_all_due)
@@ -254,9 +249,14 @@ class Worker:
             tell(Done(task, table, {}, error))
             return False
         self._backoff.record_success(key)
-        if not work.is_idle:
-            tell(Done(task, table, work.details))
-        return not work.is_idle
+        if work.is_idle:
+            if task in self._rests:
+                self._rests[task].note(table, "nothing was done")
+            return False
+        for rests in self._rests.values():
+            rests.note(table, None)
+        tell(Done(task, table, work.details))
+        return True
 
     def _flush(self, table: str) -> Work:
         place = self._open(table)

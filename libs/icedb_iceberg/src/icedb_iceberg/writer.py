@@ -212,7 +212,8 @@ class IcebergWriter:
 
     def note_hint(self, publication: Publication) -> None:
         """Take note that ``version-hint.text`` names a publication."""
-        self._hinted[publication.publication_id] = True
+        with self._lock:
+            self._hinted[publication.publication_id] = True
 
     def held_back(self, table: TableStore) -> str:
         """Return why the newest state of a table was refused last; empty: it was not, or :meth:`note_fit` was told."""

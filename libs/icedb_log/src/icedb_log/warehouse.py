@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from cachetools import LRUCache, TTLCache
+from cachetools import TTLCache
 
 from icedb_log.clock import Clock
 from icedb_log.errors import Unavailable, UnsupportedFormat, crashes_told
@@ -21,7 +21,7 @@ READ_THREADS: Final = 16
 FEW_TABLES: Final = 8
 """So many configurations are read one after the other; more of them side by side."""
 MAX_KNOWN_NAMES: Final = 10_000
-"""Of so many names it is remembered which table is the newest (T4)."""
+"""Of so many names it is remembered which table is the newest (T4); then all are looked for again."""
 SEEN_MS: Final = MAX_REST_MS
 """How long a folder that was seen to be a table is taken for one."""
 MAX_SEEN: Final = 100_000
@@ -70,7 +70,7 @@ class Warehouse:
 
     store: ObjectStore
     root: str = ""
-    _numbers: LRUCache[str, int] = field(default_factory=lambda: LRUCache(MAX_KNOWN_NAMES), repr=False, compare=False)
+    _numbers: dict[str, int] = field(default_factory=dict, repr=False, compare=False)
 
     def table(self, name: str) -> TableStore:
         """Return where the newest table of a name lies; it need not exist.
@@ -88,6 +88,9 @@ class Warehouse:
                 number = find_newest(first).place.paths.number
             except UnsupportedFormat:
                 number = 1  # whoever works on it says what is wrong
+            # WARN: a plain dict, each step of which is one for all threads: a cache that reorders itself would break.
+            if len(self._numbers) >= MAX_KNOWN_NAMES:
+                self._numbers.clear()
             self._numbers[name] = number
         place = first.numbered(number)
         place.on_purged = partial(self._numbers.pop, name, None)
@@ -153,11 +156,6 @@ class Warehouse:
         """Whether a table is there and not dropped; one whose configuration cannot be understood is there."""
         return self._look_at(self.first(name), is_whole=False)[0]
 
-    def is_listed(self, name: str) -> bool:
-        """Whether :meth:`list_tables` names a table: it is there, or its configuration does not answer."""
-        found = self._try_look_at(self.first(name), is_whole=False)
-        return isinstance(found, Unavailable) or found[0]
-
     def _look(
         self, names: Sequence[str], *, is_whole: bool
     ) -> Iterator[tuple[str, tuple[bool, tuple[DroppedTable, ...]] | Unavailable]]:
@@ -196,12 +194,13 @@ class RecentTables:
     Args:
         clock: This host's.
         max_age_ms: How old the list may be. Each costs a listing, and a read for each folder that was not seen to be a
-            table for :data:`SEEN_MS`: so much later a dropped one may be missed, unless :meth:`forget` tells of it.
+            table lately.
+        seen_ms: What that means: so much later a dropped one may be missed, unless :meth:`forget` tells of it.
     """
 
-    def __init__(self, clock: Clock, *, max_age_ms: int) -> None:
+    def __init__(self, clock: Clock, *, max_age_ms: int, seen_ms: int = SEEN_MS) -> None:
         self._names: TTLCache[str, tuple[str, ...]] = TTLCache(1, max_age_ms, clock.monotonic_ms)
-        self._seen: TTLCache[str, None] = TTLCache(MAX_SEEN, SEEN_MS, clock.monotonic_ms)
+        self._seen: TTLCache[str, None] = TTLCache(MAX_SEEN, seen_ms, clock.monotonic_ms)
         self._lock = threading.Lock()
 
     def list(self, warehouse: Warehouse) -> tuple[str, ...]:

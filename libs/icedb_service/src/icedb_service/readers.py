@@ -34,7 +34,7 @@ from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import read_table_config
 from icedb_log.table.table_config import CONFIG_CACHE_TTL_MS, TableConfig
 from icedb_log.units import SECOND_MS
-from icedb_log.warehouse import FEW_TABLES, READ_THREADS, Warehouse
+from icedb_log.warehouse import RecentTables, Warehouse
 
 MAX_TABLES: Final = 256
 
@@ -255,7 +255,7 @@ class TableNames:
         self._work = work
         self._clock = clock
         self._max_age_ms = max_age_ms
-        self._seen_ms: dict[str, int] = {}
+        self._tables = RecentTables(clock, max_age_ms=0, seen_ms=CONFIG_CACHE_TTL_MS)
         self._last: _Look | None = None
         self._looking: SharedWork[_Look] = SharedWork()
 
@@ -283,21 +283,7 @@ class TableNames:
 
     def _look(self) -> _Look:
         started_ms = self._clock.monotonic_ms()
-        names = self._warehouse.list_names()
-        seen_ms = {name: self._seen_ms[name] for name in names if name in self._seen_ms}
-        stale = [name for name in names if started_ms - seen_ms.get(name, -CONFIG_CACHE_TTL_MS) >= CONFIG_CACHE_TTL_MS]
-        if len(stale) <= FEW_TABLES:
-            found = [self._warehouse.is_listed(name) for name in stale]
-        else:
-            with ThreadPoolExecutor(READ_THREADS, "icedb-table-names") as pool:
-                found = list(pool.map(self._warehouse.is_listed, stale))
-        for name, is_there in zip(stale, found, strict=True):
-            if is_there:
-                seen_ms[name] = started_ms
-            else:
-                seen_ms.pop(name, None)
-        self._seen_ms = seen_ms
-        return _Look(tuple(name for name in names if name in seen_ms), started_ms)
+        return _Look(self._tables.list(self._warehouse), started_ms)
 
 
 READ_AHEAD_PARTS: Final = 2

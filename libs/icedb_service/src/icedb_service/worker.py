@@ -19,7 +19,7 @@ import socket
 import threading
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from importlib.metadata import version
@@ -471,8 +471,12 @@ def _make_saying_step(service: WorkerService[Any], settings: ServiceSettings, *,
     class SayingStep(StartStopStep):  # type: ignore[misc]  # Celery has no types
         requires = ("celery.worker.consumer.tasks:Tasks",)
 
+        def __init__(self, parent: Any, **options: Any) -> None:
+            super().__init__(parent, **options)
+            self._held = ExitStack()
+
         def start(self, parent: Any) -> None:
-            redis = open_redis(settings.redis_url, timeout_ms=settings.redis_timeout_ms)
+            redis = self._held.enter_context(open_redis(settings.redis_url, timeout_ms=settings.redis_timeout_ms))
             wakeups = Wakeups(parent.app, redis, settings=settings)
 
             def say() -> None:
@@ -482,13 +486,11 @@ def _make_saying_step(service: WorkerService[Any], settings: ServiceSettings, *,
                 wakeups.say_at_work(WorkerLook(service.queue, host, pid, release, clock.now_ms(), doing))
 
             say()
-            self._turn = parent.timer.call_repeatedly(SAID_EVERY_S, say)
+            self._held.callback(parent.timer.call_repeatedly(SAID_EVERY_S, say).cancel)
 
         def stop(self, parent: Any) -> None:
             del parent
-            turn, self._turn = getattr(self, "_turn", None), None
-            if turn is not None:
-                turn.cancel()
+            self._held.close()
 
     return SayingStep
 

@@ -15,6 +15,7 @@ from icedb_log.errors import IceDBError, NotFound, Unavailable, crashes_told
 from icedb_log.serving.status import Health, TableStatus, find_health
 from icedb_log.serving.statuses import StatusReader
 from icedb_log.serving.table_cache import TableState
+from icedb_log.table.table_config import unite_columns
 from icedb_log.units import MINUTE_MS, SECOND_MS
 from icedb_log.warehouse import Warehouse
 from icedb_service.logs import get_logger
@@ -101,8 +102,6 @@ class Figures:
         self._thread = threading.Thread(target=self._run, name="icedb-console-figures", daemon=True)
         self.problem = ""
         """Why the tables could not be listed in the last round; empty: they were."""
-        self.has_listed = False
-        """Whether they ever were."""
         self.read_ms = 0
         """When the last round that has ended began, by this host's clock: all tables are known as of then; 0: none."""
 
@@ -138,7 +137,7 @@ class Figures:
         with self._lock:
             gone = self._known.keys() - set(names)
             self._known = {name: self._known.get(name) or TableFigures(name) for name in names}
-        self.problem, self.has_listed = "", True
+        self.problem = ""
         for name in gone:
             self._statuses.drop(name)
         with ThreadPoolExecutor(self._threads, "icedb-console-figures") as pool:
@@ -158,7 +157,7 @@ class Figures:
             with crashes_told(f"table {name}: its figures"):
                 state = self._statuses.read_log(name) if log is None else log
                 status = self._statuses.read(name, log=state)
-                columns = {**state.config.declared, **state.snapshot.schema}
+                columns = unite_columns(state.snapshot.schema, state.config)
         except NotFound:
             with self._lock:
                 self._known.pop(name, None)

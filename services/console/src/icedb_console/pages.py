@@ -260,7 +260,7 @@ class Pages:
                 ),
                 key=lambda each: each[:2],
             ),
-            workers=[] if look is None else [self._show_worker(each, identity) for each in look.workers],
+            workers=[] if look is None else self._show_workers(look.workers, identity),
             staged=_longest((status.staged_lag_ms, name, status) for name, status in read if status.staged_batches),
             lagging=_longest((status.merge_lag_ms, name, status) for name, status in read if status.merge_lag_files),
             redis=look,
@@ -269,21 +269,24 @@ class Pages:
             **self._freshness(known),
         )
 
-    def _show_worker(self, worker: WorkerLook, identity: Identity) -> dict[str, Any]:
-        """Return a worker as this caller may see it: without its host and the tables that are not his."""
-        guard, known = self._parts.sessions.guard, self._parts.figures.look()
-        may_maintain = any(guard.allows(identity, Verb.MAINTAIN, name) for name in known)
-        return {
-            "queue": worker.queue,
-            "version": worker.version,
-            "seen_ms": worker.seen_ms,
-            "is_silent": self._parts.clock.now_ms() - worker.seen_ms > SILENT_MS,
-            "host": f"{worker.host}, process {worker.pid}" if may_maintain else "",
-            "doing": [
-                (task, table if guard.allows(identity, Verb.READ, table) else "another table" if table else "")
-                for task, table in worker.doing
-            ],
-        }
+    def _show_workers(self, workers: Iterable[WorkerLook], identity: Identity) -> list[dict[str, Any]]:
+        """Return workers as this caller may see them: without their hosts and the tables that are not his."""
+        guard, now_ms = self._parts.sessions.guard, self._parts.clock.now_ms()
+        may_maintain = any(guard.allows(identity, Verb.MAINTAIN, name) for name in self._parts.figures.look())
+        return [
+            {
+                "queue": worker.queue,
+                "version": worker.version,
+                "seen_ms": worker.seen_ms,
+                "is_silent": now_ms - worker.seen_ms > SILENT_MS,
+                "host": f"{worker.host}, process {worker.pid}" if may_maintain else "",
+                "doing": [
+                    (task, table if guard.allows(identity, Verb.READ, table) else "another table" if table else "")
+                    for task, table in worker.doing
+                ],
+            }
+            for worker in workers
+        ]
 
     def _shown_owner(self, owner: str, identity: Identity, table: str) -> str:
         """Return the name of a worker as this caller may see it: without its host unless he may maintain the table."""

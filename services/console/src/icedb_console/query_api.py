@@ -69,13 +69,18 @@ def answer_rows(rows: QueryRows) -> Response:
     return Response(orjson.dumps(document), 200, {"Cache-Control": "no-store"}, _JSON)
 
 
+def status_of(error: IceDBError) -> int:
+    """Return the HTTP status of a request that failed, of pages, too."""
+    return next(status for kind, status, *_ in _KINDS if isinstance(error, kind))
+
+
 def answer_problem(error: IceDBError) -> Response:
     """Return the answer to a request that failed."""
     status, code, title = next(one[1:] for one in _KINDS if isinstance(error, one[0]))
     body: dict[str, Any] = {"type": f"urn:icedb:problem:{code}", "title": title, "status": status, "detail": str(error)}
     headers = {}
-    if isinstance(error, Overloaded | Unavailable):
-        wait_ms = error.retry_after_ms if isinstance(error, Overloaded) else SECOND_MS
+    if isinstance(error, Unavailable):
+        wait_ms = SECOND_MS if error.retry_after_ms is None else error.retry_after_ms
         body["retry_after_ms"] = wait_ms
         headers["Retry-After"] = str(max(1, -(-wait_ms // SECOND_MS)))
     if isinstance(error, Unauthenticated):

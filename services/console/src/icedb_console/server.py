@@ -9,15 +9,7 @@ from contextlib import AsyncExitStack
 from typing import Any, Final
 
 from icedb_log.clock import Clock
-from icedb_log.errors import (
-    IceDBError,
-    InvalidRequest,
-    NotFound,
-    Overloaded,
-    PermissionDenied,
-    Unauthenticated,
-    Unavailable,
-)
+from icedb_log.errors import IceDBError, InvalidRequest, NotFound, Unauthenticated
 from icedb_log.serving.statuses import StatusReader
 from icedb_log.serving.table_cache import TableCache
 from icedb_log.units import SECOND_MS
@@ -46,14 +38,6 @@ from icedb_console.settings import ConsoleSettings
 from icedb_console.table_facts import FactsReader
 
 NAMES_AGE_MS: Final = 5 * SECOND_MS
-_STATUS: Final[tuple[tuple[type[IceDBError], int], ...]] = (
-    (NotFound, 404),
-    (PermissionDenied, 403),
-    (Unauthenticated, 401),
-    (Overloaded, 429),
-    (InvalidRequest, 400),
-    (Unavailable, 503),
-)
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -98,11 +82,10 @@ def _make_app(pages: Pages, parts: PageParts) -> Starlette:
         if isinstance(error, Unauthenticated) and request.method == "GET" and request.url.path != "/live":
             return RedirectResponse("/sign-in", SEE_OTHER)
         error = _explain(request, error)
-        status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
         return parts.renderer.answer(
             request,
             "error.html",
-            code=status,
+            code=query_api.status_of(error),
             identity=None,
             is_enforced=parts.sessions.guard.is_enforced,
             title=title_of(error),

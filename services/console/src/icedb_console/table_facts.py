@@ -22,7 +22,7 @@ from icedb_log.serving.status import TableStatus
 from icedb_log.serving.statuses import StatusReader, TableDetails
 from icedb_log.serving.table_cache import TableState
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
-from icedb_log.table.table_config import TableConfig
+from icedb_log.table.table_config import TableConfig, unite_columns
 from icedb_log.units import HOUR_MS, SECOND_MS
 from icedb_service.readers import BlockingWork, SharedWork
 
@@ -170,7 +170,8 @@ class FactsReader:
 
     async def _keep(self, name: str) -> TableFacts:
         started_ms = self._clock.monotonic_ms()
-        facts = await self._work.run_blocking(name, lambda: self._read(name))
+        kept = self._remembered.setdefault(name, _Remembered())
+        facts = await self._work.run_blocking(name, lambda: self._read(name, kept))
         self._kept[name] = (started_ms, facts)
         return facts
 
@@ -178,12 +179,11 @@ class FactsReader:
         if isinstance(error, NotFound | HaltError | UnsupportedFormat):
             self._kept.pop(name, None)
 
-    def _read(self, name: str) -> TableFacts:
+    def _read(self, name: str, kept: _Remembered) -> TableFacts:
         read_ms = self._clock.now_ms()
         state = self._statuses.read_log(name)
         status = self._figures.read_table(name, log=state)
         table = self._statuses.open(name)
-        kept = self._remembered.setdefault(name, _Remembered())
         explains = len(state.snapshot.live) <= MOST_EXPLAINED_FILES
         details = self._statuses.read_details(state, status, explains=explains)
         merge, problems = details.merge, dict(details.problems)
@@ -191,7 +191,7 @@ class FactsReader:
             config=table.config,
             status=status,
             details=details,
-            schema={**table.config.find_visible(state.snapshot.schema), **state.snapshot.schema},
+            schema=unite_columns(state.snapshot.schema, table.config),
             partitions=kept.take_partitions(state, table),
             explained=None if merge is None else {each.partition: each for each in merge.partitions},
             commits=kept.take_commits(state),

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final
 
 from cachetools import TTLCache
 from icedb_log.commit.table import Table
-from icedb_log.errors import HaltError, IceDBError, crashes_told
+from icedb_log.errors import HaltError, IceDBError, NotFound, crashes_told
 from icedb_log.feed.feeds import FeedResult, FeedRun, feed_view
 from icedb_log.feed.views import is_feed_needed, list_view_names, read_registration, source_of
-from icedb_log.intervals import Intervals
+from icedb_log.intervals import Intervals, Rests
 from icedb_log.keys import TablePaths
 from icedb_log.names import INGEST_FEED
 from icedb_log.results import Work
@@ -34,6 +34,9 @@ VIEW_NAMES_AGE_MS: Final = 30 * SECOND_MS
 
 TABLE_KIND_AGE_MS: Final = 15 * MINUTE_MS
 """How long a process remembers that a table is no view: it can only become one by being removed by hand."""
+
+MAX_VIEW_REST_MS: Final = 5 * MINUTE_MS
+"""How long commits wait at most for a view that has rested for long, if its wake-up was lost."""
 
 _MAX_TABLES: Final = 10_000
 
@@ -59,6 +62,7 @@ class FeedTasks:
             _MAX_TABLES, VIEW_NAMES_AGE_MS, context.clock.monotonic_ms
         )
         self._no_views = Intervals(context.clock, TABLE_KIND_AGE_MS)
+        self._rests = Rests(context.clock, max_rest_ms=MAX_VIEW_REST_MS)
 
     def feed(self, table: str) -> Work:
         """Let a view take what was committed to its source, many commits in one.
@@ -69,6 +73,7 @@ class FeedTasks:
         Args:
             table: The view.
         """
+        self._rests.note(table, None)  # a run that fails, or is put off, is made good by the next sweep
         place = self._context.warehouse.table(table)
         results: list[FeedResult] = []
         is_put_off = False
@@ -101,7 +106,7 @@ class FeedTasks:
 
     def sweep_table(self, paths: TablePaths) -> None:
         """Wake the feed of a table if it is a view with something to take. Raises nothing of ours."""
-        if not self._no_views.is_due(paths.name):
+        if not self._no_views.is_due(paths.name) or not self._rests.is_due(paths.name):
             return
         key = backoff_key(INGEST_FEED, paths.name)
         backoff = self._context.runner.backoff
@@ -110,6 +115,7 @@ class FeedTasks:
         try:
             with crashes_told(f"view {paths.name}: the look for {INGEST_FEED}"):
                 is_needed = self._needs_feed(paths)
+            self._rests.note(paths.name, None if is_needed else "nothing is to be taken")
             if is_needed:
                 self._context.wakeups.wake(INGEST_FEED, paths.name)
         except IceDBError as error:
@@ -121,7 +127,10 @@ class FeedTasks:
             )
 
     def _needs_feed(self, paths: TablePaths) -> bool:
-        view = self._context.open(paths.name)
+        try:
+            view = self._context.open(paths.name)
+        except NotFound:
+            return False  # dropped since it was listed
         if view.config.view_of is None:
             self._no_views.note(paths.name)
             return False

@@ -113,6 +113,7 @@ class IngestTasks:
         staged for the next one; two at once exclude each other by the lock, and if that fails by the fence. A run
         that comes before the table's next commit is due leaves the batches to the sweep.
         """
+        self._rests.note(table, None)  # a run that fails, or is put off, is made good by the next sweep
         place = self._context.warehouse.table(table)
         run = _Run()
         if not self._watch.is_turn(table):  # told by each batch, before anything is asked of the store
@@ -270,8 +271,6 @@ class IngestTasks:
 
     def _end_run(self, place: TableStore, run: _Run, *, task: str) -> Work:
         table, done = place.name, FlushRun(run.results)
-        if run.results or run.has_more:
-            self._rests.note(table, None)
         if run.has_more and run.put_off is None:
             self._context.wakeups.try_wake(task, table)
         self._wake_merge(table, done.commit_count)
@@ -281,6 +280,7 @@ class IngestTasks:
         return Work.of(done, rounds=len(run.results), has_more=run.has_more, put_off=run.put_off, pressure=pressure)
 
     def _needs_flush(self, paths: TablePaths) -> bool:
+        self.feeds.sweep_table(paths)
         if not self._rests.is_due(paths.name):
             return False
         is_needed = self._has_work(paths)
@@ -289,7 +289,6 @@ class IngestTasks:
 
     def _has_work(self, paths: TablePaths) -> bool:
         table = paths.name
-        self.feeds.sweep_table(paths)
         if not self._watch.is_log_full(table) and self._watch.is_turn(table):
             if self._choice.is_streaming(table) or self._choice.has_work(self._context.warehouse.table(table), "small"):
                 return True

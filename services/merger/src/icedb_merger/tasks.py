@@ -16,15 +16,7 @@ from icedb_log.intervals import Intervals, Rests
 from icedb_log.jobs import CheckAlive
 from icedb_log.keys import TablePaths
 from icedb_log.merge.merge import MergeResult, MergeWatch, merge_table
-from icedb_log.merge.merge_plan import (
-    COLD_LIMITS,
-    HOT_LIMITS,
-    Lane,
-    MergeIndex,
-    MergeLimits,
-    MergeOptions,
-    plan_merge,
-)
+from icedb_log.merge.merge_plan import COLD_LIMITS, HOT_LIMITS, Lane, MergeIndex, MergeLimits, MergeOptions, plan_merge
 from icedb_log.names import (
     INGEST_FLUSH,
     MERGE_CHANGE,
@@ -169,6 +161,7 @@ class MergeTasks:
         if preview is not None:
             found = preview_erasure(context.open(table), changer, preview)
             return Work(is_idle=not found["rows"], details=found)
+        self._erasure_rests.note(table, None)  # what is asked for now is gone on with by each sweep
 
         def open_table(is_rewrite: bool) -> AbstractContextManager[Table]:  # noqa: FBT001 - as it is asked
             # The rewrite competes with merges; what follows only looks.
@@ -250,6 +243,7 @@ class MergeTasks:
 
     def _take_turn(self, table: str, label: LaneLabel) -> Work:
         """Merge a table until nothing is worth it, or a bound of the turn is met."""
+        self._rests["cold" if label == "cold" else "hot"].note(table, None)  # a turn that fails is made good by a sweep
         end: TurnEnd = "stopped"
         try:
             with self._context.lock(table) as lock:

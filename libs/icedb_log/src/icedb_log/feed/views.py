@@ -31,7 +31,7 @@ from icedb_log.store.object_store import StoredObject, list_all
 from icedb_log.store.records import CasObject, parse_record
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import create_table, find_newest, read_table_config
-from icedb_log.table.table_config import TableConfig
+from icedb_log.table.table_config import TableConfig, unite_columns
 
 ViewState = Literal["pending", "active", "detached"]
 """``pending``: all commits are kept; ``active``: those that are neither skipped nor fed; ``detached``: none."""
@@ -383,8 +383,7 @@ def read_source_schema(source: Table) -> Mapping[str, str]:
 
 def unite_source_schema(config: TableConfig, heads: LogHeads) -> Mapping[str, str]:
     """Return the columns of a source, logged and declared, given the heads of its log."""
-    logged = union_schema(heads.table, heads.files).effective
-    return {**config.find_visible(logged), **logged}
+    return unite_columns(union_schema(heads.table, heads.files).effective, config)
 
 
 def read_feed_state(log: LogHeads) -> FeedState:

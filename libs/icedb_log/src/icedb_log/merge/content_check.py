@@ -36,10 +36,10 @@ def compare_contents(
     equal_count = unproven_count = 0
     differences: list[str] = []
     for name, sql_type in columns.items():
-        nulls = _count_nulls(inputs, name), _count_nulls(outputs, name)
-        bounds = _find_bounds(inputs, name, sql_type), _find_bounds(outputs, name, sql_type)
         if name in made:
             continue
+        nulls = _count_nulls(inputs, name), _count_nulls(outputs, name)
+        bounds = _find_bounds(inputs, name, sql_type), _find_bounds(outputs, name, sql_type)
         if None in nulls:
             unproven_count += 1
         elif nulls[0] == nulls[1]:

@@ -209,7 +209,8 @@ class MergeIndex:
 
     def lacks_paths(self, group: MergeGroup) -> bool:
         """Whether a data file of a group lacks promoted columns (S4)."""
-        return any(marker.promoted_count < self.promoted_count for marker in group.inputs)
+        count = self.promoted_count
+        return count > 0 and any(marker.promoted_count < count for marker in group.inputs)  # each is decoded
 
     def _has_first(self, group: MergeGroup) -> bool:
         return self.lacks_paths(group) or any(marker.created_ms < self.first_before_ms for marker in group.inputs)

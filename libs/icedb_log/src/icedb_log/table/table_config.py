@@ -497,14 +497,6 @@ class TableConfig(_Model):
         """Return the promoted columns, with types, that the log's schema lacks: data files may have them (S4)."""
         return {column: self.declared[column] for column in self.promoted if column not in schema}
 
-    def find_visible(self, schema: Collection[str]) -> dict[str, str]:
-        """Return the declared columns, with types, that readers see beside those of the log's schema.
-
-        None that is hidden (S4); but the first commit of a table shows all.
-        """
-        hidden = self.find_hidden(schema) if schema else {}
-        return {name: kind for name, kind in self.declared.items() if name not in hidden}
-
     def count_promoted(self, columns: Collection[str] | None = None) -> int:
         """Return how many promoted paths, from the first on, have to be counted to have all that are filled (S4).
 
@@ -561,15 +553,15 @@ def with_plausible_times(config: TableConfig, *, said: Mapping[str, Mapping[str,
 def unite_columns(logged: Mapping[str, str], config: TableConfig) -> dict[str, str]:
     """Return the columns of a table as readers see them: those of the log, then those that are only declared.
 
+    None that is hidden (S4); but the first commit of a table shows all.
+
     Args:
         logged: Column to SQL type, as a snapshot has it.
         config: Of the table; a type that is declared and not in the log yet changes nothing.
     """
-    spelling = {name.lower() for name in logged}
-    return {
-        **logged,
-        **{name: kind for name, kind in config.find_visible(logged).items() if name.lower() not in spelling},
-    }
+    hidden = config.find_hidden(logged) if logged else {}
+    spelling = {name.lower() for name in (*logged, *hidden)}
+    return {**logged, **{name: kind for name, kind in config.declared.items() if name.lower() not in spelling}}
 
 
 def require_takes_batches(config: TableConfig) -> None:
