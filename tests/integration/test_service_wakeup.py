@@ -134,6 +134,7 @@ def test_without_redis_the_caller_is_told_and_may_go_on(wakeups, server, redis, 
         wakeups.wake(INGEST_FLUSH, "events")
     assert wakeups.try_wake(INGEST_FLUSH, "events") is False
     wakeups.release(INGEST_FLUSH, "events")
+    wakeups.announce_commit("events")
     server.start()
     assert wakeups.wake(INGEST_FLUSH, "events") is True
     assert redis.llen("ingest") == 1

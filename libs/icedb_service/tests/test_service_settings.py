@@ -57,7 +57,7 @@ def test_masters_are_split_and_must_be_independent_and_odd(monkeypatch):
         ("ICEDB_METRICS_PORT", "70000", "ICEDB_METRICS_PORT"),
         ("ICEDB_LOG_FORMAT", "xml", "'json' or 'console'"),
         ("ICEDB_LOCK_TTL_MS", "600", r"4 \* ICEDB_REDIS_TIMEOUT_MS <= ICEDB_LOCK_TTL_MS must hold.*4 \* 300 > 600"),
-        ("ICEDB_MERGE_SWEEP_INTERVAL_MS", "60000", "ICEDB_MERGE_SWEEP_INTERVAL_MS < ICEDB_MESSAGE_EXPIRY_MS"),
+        ("ICEDB_MERGE_SWEEP_INTERVAL_MS", "600000", "ICEDB_MERGE_SWEEP_INTERVAL_MS < ICEDB_MESSAGE_EXPIRY_MS"),
     ],
 )
 def test_what_is_wrong_is_named(monkeypatch, name, value, message):

@@ -30,6 +30,7 @@ def test_many_batches_become_one_log_file(context):
     assert (work.details["commits"], work.details["batches"], work.details["rows"]) == (1, 5, 5)
     assert live_rows(context) == [0, 1, 2, 3, 4]
     assert len(context.open("events").read_log().files) == 1
+    assert context.wakeups.announced == ["events"]
     assert context.locked == ["events"]
     assert context.metric("icedb_ingest_batches_total", outcome="committed") == 5
     assert context.metric("icedb_ingest_rows_total") == 5
@@ -42,7 +43,7 @@ def test_many_batches_become_one_log_file(context):
 
 def test_nothing_staged_is_idle_and_takes_no_lock(context):
     assert make_tasks(context).flush("events").is_idle
-    assert context.locked == []
+    assert context.locked == context.wakeups.announced == []
 
 
 def test_a_flush_goes_on_until_nothing_waits_and_keeps_the_pace(context):

@@ -1,6 +1,7 @@
 """Watchers and the polls behind them: one read for all, nothing twice, the newest state and no queue."""
 
 import asyncio
+from collections import Counter
 from types import SimpleNamespace
 
 import pytest
@@ -9,6 +10,7 @@ from icedb_snapshot.watches import PATIENT_POLLS, WatchCalls, Watcher
 
 DEADLINE_S = 240
 MAX_AGE_MS = 500
+IDLE_MS = 3_600_000
 
 
 class Rig:
@@ -20,18 +22,33 @@ class Rig:
         self.reads = []
         self.listings = 0
         self.ages_ms = []
+        self.looks = Counter()
+        self.listeners = 0
         self.gate = asyncio.Semaphore(0)
         self.idle = asyncio.Event()
         self.parts = SimpleNamespace(
             settings=SimpleNamespace(
-                snapshot_watch_interval_ms=0, snapshot_threads=2 * max_polls, snapshot_max_watchers=max_watchers
+                snapshot_watch_interval_ms=0,
+                snapshot_watch_idle_interval_ms=IDLE_MS,
+                snapshot_threads=2 * max_polls,
+                snapshot_max_watchers=max_watchers,
             ),
             reads=SimpleNamespace(read=self.read_table, work=SimpleNamespace(run_compute=self.compute)),
             names=SimpleNamespace(read=self.read_names),
-            metrics=SimpleNamespace(show_watchers=self.show),
+            metrics=SimpleNamespace(show_watchers=self.show, show_heard=self.note_heard, observe_watch_look=self.look),
         )
-        self.watches = WatchCalls(self.parts)
+        self.watches = WatchCalls(self.parts, SimpleNamespace(run=self.listen))
         self.watches._max_age_ms = MAX_AGE_MS
+
+    async def listen(self, on_commit, on_change):
+        self.listeners += 1
+        await asyncio.Event().wait()
+
+    def note_heard(self, hears_commits):
+        self.hears_commits = hears_commits
+
+    def look(self, *, is_announced):
+        self.looks[is_announced] += 1
 
     def show(self, *, watchers, tables):
         self.shown = (watchers, tables)
@@ -118,6 +135,7 @@ def test_without_watchers_nothing_is_read():
         before = rig.listings
         await rig.poll(3)
         assert rig.listings == before > 0
+        assert rig.listeners == 1
 
     run(test)
 
@@ -300,3 +318,86 @@ def test_watchers_are_bounded():
             rig.watch("a")
 
     run(test, max_watchers=1)
+
+
+def test_while_commits_are_heard_a_table_is_read_when_one_is_announced_and_not_before():
+    async def test(rig):
+        rig.watches.show_heard(True)
+        watcher = rig.watch("a", "b")
+        await rig.poll(20)
+        assert sorted(rig.reads) == ["a", "b"]
+        rig.states.update(a="a2", b="b2")
+        rig.watches.wake("a")
+        await rig.poll(20)
+        assert sorted(rig.reads) == ["a", "a", "b"]
+        assert rig.ages_ms[-1] == 0, "what others have read may be older than the commit"
+        assert sorted(await taken(watcher)) == [("a", "a2"), ("b", "b1")]
+        assert rig.looks == {True: 1}
+
+    run(test)
+
+
+def test_a_commit_that_is_announced_during_a_read_is_looked_for_again():
+    async def test(rig):
+        rig.watches.show_heard(True)
+        rig.watch("a")
+        await rig.poll()
+        rig.watches.wake("a")
+        await rig.poll(0)
+        await asyncio.sleep(0)
+        rig.watches.wake("a")  # the read has begun and waits
+        await rig.poll(20)
+        assert rig.reads == ["a"] * 3
+
+    run(test)
+
+
+def test_when_commits_are_heard_no_more_tables_are_read_each_interval_and_once_when_they_are_again():
+    async def test(rig):
+        rig.watches.show_heard(True)
+        watcher = rig.watch("a")
+        await rig.poll(20)
+        assert rig.reads == ["a"]
+        rig.watches.show_heard(False)
+        assert rig.hears_commits is False
+        rig.states["a"] = "a2"
+        await rig.poll(5)
+        assert len(rig.reads) >= 5
+        assert await taken(watcher) == [("a", "a2")]
+        rig.watches.show_heard(True)
+        await rig.poll(20)
+        before = len(rig.reads)
+        await rig.poll(20)
+        assert len(rig.reads) == before
+
+    run(test)
+
+
+def test_a_table_with_a_problem_is_read_each_interval_although_commits_are_heard():
+    async def test(rig):
+        rig.watches.show_heard(True)
+        rig.states["a"] = CorruptLog("line 0")
+        watcher = rig.watch("a")
+        await rig.poll(3)
+        assert await taken(watcher) == [("a", "CorruptLog: line 0")]
+        rig.states["a"] = "a1"
+        await rig.poll(3)
+        assert await taken(watcher) == [("a", "a1")]
+
+    run(test)
+
+
+def test_who_watches_all_hears_of_a_new_table_with_its_first_announced_commit():
+    async def test(rig):
+        rig.watches.show_heard(True)
+        watcher = rig.watch()
+        await rig.poll(20)
+        listings = rig.listings
+        rig.states["c"] = "c1"
+        for name in ("c", "c", "No Table", "_x"):
+            rig.watches.wake(name)
+        await rig.poll(20)
+        assert sorted(await taken(watcher)) == [("a", "a1"), ("b", "b1"), ("c", "c1")]
+        assert (rig.listings, rig.shown) == (listings, (1, 3))
+
+    run(test)

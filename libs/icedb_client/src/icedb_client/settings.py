@@ -80,7 +80,7 @@ class ClientSettings(StoreFields):
     redis_timeout_ms: Annotated[int, Field(ge=50, le=10_000)] = 300
     """How long one Redis request may take, milliseconds."""
 
-    message_expiry_ms: Annotated[int, Field(ge=SECOND_MS)] = MINUTE_MS
+    message_expiry_ms: Annotated[int, Field(ge=SECOND_MS)] = 10 * MINUTE_MS
     """How long a wake-up may wait in a queue, milliseconds. The services should have the same value."""
 
     snapshot_timeout_ms: Annotated[int, Field(ge=100)] = 30 * SECOND_MS

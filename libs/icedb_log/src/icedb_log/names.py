@@ -71,6 +71,9 @@ def wake_key(task: str, table: str | None) -> str:
     return f"{WAKE_KEY_PREFIX}{task}:{table or ''}"
 
 
+COMMITS_CHANNEL: Final = "icedb:commits"
+"""The Redis channel in which each commit of a worker is announced: the message is the table's name."""
+
 WORKERS_KEY: Final = "icedb:workers"
 """The Redis hash in which each worker says what it does, under its name: a JSON object (`WorkerLook`)."""
 

@@ -15,6 +15,10 @@ makes good what is lost, and duplicates collapse here. The contract, for any sen
 * A message expires later than its key, by as much as the clocks of two hosts may be apart: its end is a time of the
   sender's clock, and Celery compares it with the worker's. A worker that is a minute ahead would drop every wake-up.
 
+A commit is announced in the same spirit, to all who listen and not to one worker: the table's name, published in the
+channel ``icedb:commits`` once the commit has landed. It may be lost, doubled, late or false. Who hears it looks at the
+store, and looks now and then without it.
+
 Also what a worker says of itself, for people who look: nothing is decided by it.
 
 Knows neither Redis' client nor Celery: senders load them only where somebody listens.

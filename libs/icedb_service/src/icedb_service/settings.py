@@ -77,9 +77,11 @@ class ServiceSettings(StoreFields, BaseSettings):
     """A service whose clock is further off than this waits before it starts work, and logs that, milliseconds; a
     running one goes on. S3 itself refuses requests of a host that is 15 minutes off."""
 
-    message_expiry_ms: Annotated[int, Field(ge=SECOND_MS)] = MINUTE_MS
-    """How long a wake-up may wait in a queue, milliseconds. An expired one is made good by the next sweep. Longer
-    keeps wake-ups across longer outages, shorter repairs a lost wake-up sooner."""
+    message_expiry_ms: Annotated[int, Field(ge=SECOND_MS)] = 10 * MINUTE_MS
+    """How long a wake-up may wait in a queue, milliseconds. An expired one is made good by the next sweep. It has to be
+    longer than all tables' turns take: those that wait are else woken a second time behind those that had their turn,
+    and the last of them never have theirs. Shorter repairs a wake-up sooner that was lost with the host of a worker
+    that does not start again."""
 
     result_expiry_ms: Annotated[int, Field(ge=MINUTE_MS)] = HOUR_MS
     """How long the result of a task is kept for its caller, milliseconds."""

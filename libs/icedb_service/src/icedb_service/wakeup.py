@@ -1,7 +1,7 @@
 """Wake-ups between services, by the contract of :mod:`icedb_log.wake_keys`.
 
-Also who serves a queue, what each worker does, how far a task is, and what is kept of the traces of batches until
-their flush.
+Also commits, announced to whoever listens (:mod:`icedb_service.announcements`), who serves a queue, what each worker
+does, how far a task is, and what is kept of the traces of batches until their flush.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ import orjson
 from celery import Celery
 from icedb_log.errors import Unavailable
 from icedb_log.hosts import redact_url
-from icedb_log.names import WAKE_KEY_PREFIX, WORKERS_KEY, Queue, progress_key
+from icedb_log.names import COMMITS_CHANNEL, WAKE_KEY_PREFIX, WORKERS_KEY, Queue, progress_key
 from icedb_log.wake_keys import WORKER_KEPT_MS, WakeKeys, WorkerLook, decode_workers
 from kombu.exceptions import KombuError
 from redis import Redis
@@ -86,6 +86,13 @@ class Wakeups:
             )
             return False
         return True
+
+    def announce_commit(self, table: str) -> None:
+        """Tell whoever watches a table that it has a new commit. Best effort: they look by themselves, too."""
+        try:
+            self._redis.publish(COMMITS_CHANNEL, table)
+        except (RedisError, OSError) as error:
+            get_logger().debug("commit_not_announced", table=table, error=type(error).__name__)
 
     def note_progress(self, task_id: str, what: str, done: int, total: int) -> bool:
         """Say how far a task is, for who waits for it. Returns whether Redis answered."""

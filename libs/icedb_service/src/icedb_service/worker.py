@@ -256,7 +256,11 @@ class WorkerContext(Generic[E]):
         except NotFound:
             self._tables.forget(table)
             raise
-        return opened.watched_by(check_alive, on_fence=lambda acquired: self._note_fence(table, acquired))
+        return opened.watched_by(
+            check_alive,
+            on_fence=lambda acquired: self._note_fence(table, acquired),
+            on_commit=self.wakeups.announce_commit,
+        )
 
     def list_tables(self) -> tuple[str, ...]:
         """List the tables, as :meth:`~icedb_log.warehouse.Warehouse.list_tables` did lately. Raises Unavailable."""

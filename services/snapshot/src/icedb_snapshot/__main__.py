@@ -1,4 +1,7 @@
-"""Runs the snapshot service: ``python -m icedb_snapshot``. Needs the store alone, and begins without it."""
+"""Runs the snapshot service: ``python -m icedb_snapshot``. Needs the store alone, and begins without it.
+
+With Redis, which may come and go, it lists watched tables rarely.
+"""
 
 from functools import partial
 from typing import Final

@@ -68,6 +68,16 @@ class SnapshotMetrics(EndpointMetrics):
         self._answer_bytes = make.counter("icedb_snapshot_answer_bytes_total", "Bytes of all answers, serialized.")
         self._watchers = make.gauge("icedb_snapshot_watchers", "Streams of WatchSnapshots that are open.")
         self._watched_tables = make.gauge("icedb_snapshot_watched_tables", "Tables whose logs are listed for watchers.")
+        self._looks = make.counter(
+            "icedb_snapshot_watch_looks_total",
+            "Looks at watched tables after the first, by what they were for: a commit was announced through Redis, or "
+            "the interval was over.",
+            cause=("announced", "interval"),
+        )
+        self._hears_commits = make.gauge(
+            "icedb_snapshot_hears_commits",
+            "1 while commits are announced through Redis; 0: watched tables are listed each interval.",
+        )
         self._events = make.counter("icedb_snapshot_events_total", "Messages sent to watchers, all watchers together.")
         self._from_memory = self._answers.labels("memory")
         self._from_log = self._answers.labels("log")
@@ -101,6 +111,14 @@ class SnapshotMetrics(EndpointMetrics):
         """Publish how many watch, and how many tables are polled for them."""
         self._watchers.set(watchers)
         self._watched_tables.set(tables)
+
+    def observe_watch_look(self, *, is_announced: bool) -> None:
+        """Count one look at a watched table."""
+        self._looks.labels("announced" if is_announced else "interval").inc()
+
+    def show_heard(self, hears_commits: bool) -> None:  # noqa: FBT001 - a callback with one meaning
+        """Publish whether commits are heard."""
+        self._hears_commits.set(1 if hears_commits else 0)
 
     def observe_event(self) -> None:
         """Count one message to a watcher."""

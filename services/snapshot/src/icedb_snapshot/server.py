@@ -23,6 +23,7 @@ from icedb_log.units import MIB, SECOND_MS
 from icedb_log.warehouse import Warehouse
 from icedb_proto import snapshot_pb2
 from icedb_service.access.credentials import GrpcAccess
+from icedb_service.announcements import CommitListener
 from icedb_service.endpoints import EndpointService
 from icedb_service.grpc_server import (
     KEEPALIVE_MS,
@@ -252,7 +253,7 @@ class SnapshotService(EndpointService[SnapshotSettings, SnapshotMetrics]):
         access = GrpcAccess(self._guard)
         self.parts = ServiceParts(warehouse, settings, self.metrics, clock, reads, names, access)
         self.calls = SnapshotCalls(self.parts)
-        self._watches = WatchCalls(self.parts)
+        self._watches = WatchCalls(self.parts, CommitListener(settings.redis_url, timeout_ms=settings.redis_timeout_ms))
         self._exporter = LagExporter(self.parts)
         self._server: GrpcServer | None = None
 

@@ -8,7 +8,7 @@ from typing import Annotated, Final, Self
 
 from icedb_log.holds.leases import MAX_LEASES, MIN_LEASE_TTL_MS
 from icedb_log.holds.stored_holds import MAX_LEASE_TTL_MS
-from icedb_log.units import KIB, MIB
+from icedb_log.units import KIB, MIB, MINUTE_MS
 from icedb_service.settings import MAX_PORT, ServiceSettings
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import NoDecode
@@ -73,8 +73,13 @@ class SnapshotSettings(ServiceSettings):
     """Tables kept in memory; the least recently used are read again when asked for."""
 
     snapshot_watch_interval_ms: Annotated[int, Field(ge=10)] = 1000
-    """How often the log of a watched table is listed, milliseconds, however many watch it; a table that nobody watches
-    is not. Less tells changes earlier and costs listings."""
+    """How often the log of a watched table is listed while commits are not announced through Redis, milliseconds,
+    however many watch it; a table that nobody watches is not. Less tells changes earlier and costs listings."""
+
+    snapshot_watch_idle_interval_ms: Annotated[int, Field(ge=10)] = MINUTE_MS
+    """The same while they are, milliseconds: what was not announced (a commit of an embedded program, a table that was
+    dropped) is told so late. A table whose commits are announced is read at once, and at most each
+    `ICEDB_SNAPSHOT_WATCH_INTERVAL_MS`."""
 
     snapshot_max_watchers: Annotated[int, Field(ge=1, le=100_000)] = 500
     """Streams of WatchSnapshots at once; those above it are refused (RESOURCE_EXHAUSTED). Each is a pending call."""
@@ -118,6 +123,7 @@ class SnapshotSettings(ServiceSettings):
 
     @model_validator(mode="after")
     def _check_watchers(self) -> Self:
+        self._require("snapshot_watch_interval_ms", "<=", "snapshot_watch_idle_interval_ms")
         if self.snapshot_max_watchers >= self.snapshot_max_pending_calls:
             raise ValueError(
                 f"snapshot_max_watchers {self.snapshot_max_watchers} is not less than snapshot_max_pending_calls "

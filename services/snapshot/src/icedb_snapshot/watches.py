@@ -1,23 +1,26 @@
 """WatchSnapshots: who watches which tables, and the polls behind it, for handlers on the event loop. Never writes.
 
-For each watched table one poll reads its log on a beat, however many watch it; without watchers nothing is read. What
-is new goes to each watcher's notes: the newest state of each table, not a queue, so that a slow watcher costs the
-same as a fast one and skips what it missed. A table that cannot be read keeps no other from being told.
+For each watched table one poll reads its log, however many watch it; without watchers nothing is read. It reads when a
+commit is announced, and now and then without: each interval while announcements are not heard. What is new goes to each
+watcher's notes: the newest state of each table, not a queue, so that a slow watcher costs the same as a fast one and
+skips what it missed. A table that cannot be read keeps no other from being told.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from icedb_log.errors import HaltError, IceDBError, InvalidRequest, NotFound, Overloaded, Unavailable
-from icedb_log.keys import check_table_name
+from icedb_log.keys import TABLE_NAME, check_table_name
 from icedb_log.serving.table_cache import TableState
 from icedb_log.table.table_config import table_not_found
 from icedb_log.units import SECOND_MS
 from icedb_proto import snapshot_pb2 as pb
 from icedb_service.access.access_file import Verb
+from icedb_service.announcements import CommitListener
 from icedb_service.logs import get_logger
 
 from icedb_snapshot.requests import ServiceParts
@@ -82,25 +85,40 @@ class Watcher:
 
 @dataclass(eq=False, slots=True)
 class _Poll:
-    """The poll of one table: who wants it, and what it found last."""
+    """The poll of one table: who wants it, and what it found last.
+
+    Attributes:
+        woken: Set when something may have changed.
+    """
 
     watchers: set[Watcher] = field(default_factory=set)
     event: pb.SnapshotEvent | None = None
     failures: int = 0
+    woken: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None
 
 
 class WatchCalls:
-    """Answers WatchSnapshots. Knows everybody who watches. Use it from one event loop."""
+    """Answers WatchSnapshots. Knows everybody who watches. Use it from one event loop.
 
-    def __init__(self, parts: ServiceParts) -> None:
+    Args:
+        parts: What handlers share.
+        listener: Hears commits, from the first watcher on.
+    """
+
+    def __init__(self, parts: ServiceParts, listener: CommitListener) -> None:
         self._parts = parts
+        self._listener = listener
+        self._listening: asyncio.Task[NoReturn] | None = None
         self._interval_s = parts.settings.snapshot_watch_interval_ms / SECOND_MS
+        self._idle_interval_s = parts.settings.snapshot_watch_idle_interval_ms / SECOND_MS
+        self._hears_commits = False
         # Half an interval: with a whole one every other poll would find what the one before has read.
         self._max_age_ms = parts.settings.snapshot_watch_interval_ms // 2
         self._watchers: set[Watcher] = set()
         self._polls: dict[str, _Poll] = {}
         self._names: asyncio.Task[None] | None = None
+        self._names_woken = asyncio.Event()
         # Half of all threads at most: watchers must not take them all from calls.
         self._room = asyncio.Semaphore(max(1, parts.settings.snapshot_threads // 2))
         self._has_ended = False
@@ -149,6 +167,8 @@ class WatchCalls:
                 f"{len(self._watchers)} watch already, the most that this server takes (ICEDB_SNAPSHOT_MAX_WATCHERS); "
                 "watch at another replica, or ask for snapshots now and then"
             )
+        if self._listening is None:
+            self._listening = asyncio.ensure_future(self._listener.run(self.wake, self.show_heard))
         self._watchers.add(watcher)
         for table in tuple(self._polls) if watcher.tables is None else watcher.tables:
             self._join(table, watcher)
@@ -168,9 +188,29 @@ class WatchCalls:
             self._names = None
         self._show()
 
+    def wake(self, table: str) -> None:
+        """Look at a table now: a commit to it was announced. Whoever watches all tables may not know it yet."""
+        if table not in self._polls and TABLE_NAME.fullmatch(table):
+            for watcher in self._watchers:
+                if watcher.tables is None:
+                    self._join(table, watcher)
+            self._show()
+        elif table in self._polls:
+            self._polls[table].woken.set()
+
+    def show_heard(self, hears_commits: bool) -> None:  # noqa: FBT001 - a callback with one meaning
+        """Go by announcements, or without, from now on; and look at everything once: some may have been missed."""
+        self._hears_commits = hears_commits
+        self._parts.metrics.show_heard(hears_commits)
+        self._names_woken.set()
+        for poll in self._polls.values():
+            poll.woken.set()
+
     def end(self) -> None:
         """End all streams with UNAVAILABLE, and their polls, for good."""
         self._has_ended = True
+        if self._listening is not None:
+            self._listening.cancel()
         for watcher in tuple(self._watchers):
             watcher.end()
             self.remove(watcher)
@@ -198,9 +238,13 @@ class WatchCalls:
         self._parts.metrics.show_watchers(watchers=len(self._watchers), tables=len(self._polls))
 
     async def _poll_table(self, table: str, poll: _Poll) -> None:
+        is_woken: bool | None = None
         while True:
             async with self._room:
-                event = await self._look(table, poll)
+                poll.woken.clear()  # before the store is read: what is announced from here on may not be in the answer
+                event = await self._look(table, poll, is_woken=bool(is_woken))
+            if is_woken is not None:
+                self._parts.metrics.observe_watch_look(is_announced=is_woken)
             if event is not None and (poll.event is None or _identity(event) != _identity(poll.event)):
                 poll.event = event
                 for watcher in tuple(poll.watchers):
@@ -208,12 +252,26 @@ class WatchCalls:
                     if _is_gone(event) and watcher.tables is None:
                         self._leave(table, watcher)  # who named it waits for it
                 self._show()
-            await asyncio.sleep(self._interval_s)
+            is_well = poll.event is not None and not poll.failures and not poll.event.problem
+            is_woken = await self._rest(poll.woken, self._interval_s, may_idle=is_well)
 
-    async def _look(self, table: str, poll: _Poll) -> pb.SnapshotEvent | None:
+    async def _rest(self, woken: asyncio.Event, least_s: float, *, may_idle: bool) -> bool:
+        """Wait for the next look: an interval, and while commits are heard, until one is; return whether one was.
+
+        A table with many commits is read no more often than without announcements.
+        """
+        await asyncio.sleep(least_s)
+        if self._hears_commits and may_idle:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(self._idle_interval_s - least_s, 0)):
+                    await woken.wait()
+        return woken.is_set()
+
+    async def _look(self, table: str, poll: _Poll, *, is_woken: bool) -> pb.SnapshotEvent | None:
         """Return the message about a table's state now; ``None``: nothing new, or nobody knows."""
-        # The first message has whatever was committed before the watch began, if nobody watched by then.
-        max_staleness_ms = 0 if poll.event is None else self._max_age_ms
+        # The first message has whatever was committed before the watch began, if nobody watched by then. What another
+        # caller has read since may be older than the commit that was announced.
+        max_staleness_ms = 0 if poll.event is None or is_woken else self._max_age_ms
         try:
             state = await self._parts.reads.read(table, max_staleness_ms=max_staleness_ms)
             poll.failures = 0
@@ -239,6 +297,7 @@ class WatchCalls:
 
     async def _poll_names(self) -> None:
         while True:
+            self._names_woken.clear()
             try:
                 names = await self._parts.names.read()
             except IceDBError as error:
@@ -254,7 +313,7 @@ class WatchCalls:
                         for table in names:
                             self._join(table, watcher)
                 self._show()
-            await asyncio.sleep(self._interval_s * NAMES_EVERY_POLLS)
+            await self._rest(self._names_woken, self._interval_s * NAMES_EVERY_POLLS, may_idle=True)
 
 
 def describe_event(table: str, state: TableState) -> pb.SnapshotEvent:

@@ -13,6 +13,8 @@ from icedb_snapshot.settings import SnapshotSettings
 
 from icedb_sim.rigs.frontend_rig import LOOPBACK
 
+NO_REDIS = f"redis://{LOOPBACK}:1/0"
+"""Where nobody listens: watched tables are looked at each interval."""
 # Without the probe a client takes 64 KiB ahead of its reader; with it sometimes so much that nobody ever waits.
 CHANNEL_OPTIONS = (("grpc.max_receive_message_length", 64 * MIB), ("grpc.http2.bdp_probe", 0))
 
@@ -51,10 +53,16 @@ def start_snapshot(warehouse: Warehouse, *, clock: Clock | None = None, **fields
     Args:
         warehouse: What it serves.
         clock: For ages.
-        fields: Settings other than the defaults; the port is a free one, and the exporter looks once.
+        fields: Settings other than the defaults. The port is a free one, there is no Redis, the exporter looks once.
     """
-    values = {"snapshot_address": f"{LOOPBACK}:0", "snapshot_lag_interval_ms": 600_000, "s3_endpoint": None, **fields}
-    settings = SnapshotSettings(**{"store": "file:///unused", **values})
+    values: dict[str, Any] = {
+        "store": "file:///unused",
+        "redis_url": NO_REDIS,
+        "snapshot_address": f"{LOOPBACK}:0",
+        "snapshot_lag_interval_ms": 600_000,
+        "s3_endpoint": None,
+    }
+    settings = SnapshotSettings(**{**values, **fields})
     service = SnapshotService(warehouse, settings=settings, clock=clock or SystemClock())
     service.start()
     channel = grpc.insecure_channel(f"{LOOPBACK}:{service.port}", options=CHANNEL_OPTIONS)

@@ -36,6 +36,7 @@ class RecordedWakeups:
         failure: Raised by each wake-up, if set.
         served: Queues that a worker is said to serve.
         noted: What tasks said of their progress, in order.
+        announced: The table of each commit, in order.
         is_silent: Whether progress cannot be noted.
     """
 
@@ -46,7 +47,12 @@ class RecordedWakeups:
         self.failure: IceDBError | None = None
         self.served: set[str] = set()
         self.noted: list[tuple[str, str, int, int]] = []
+        self.announced: list[str] = []
         self.is_silent = False
+
+    def announce_commit(self, table: str) -> None:
+        """Note a commit."""
+        self.announced.append(table)
 
     def note_progress(self, task_id: str, what: str, done: int, total: int) -> bool:
         """Note how far a task is."""

@@ -117,7 +117,9 @@ class Commit(ABC):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Let the fence go, unless a commit may be under way or another owner has it."""
+        """Announce the commit, or let the fence go, unless a commit may be under way or another owner has it."""
+        if self._has_landed:
+            self.table.on_commit(self.table.name)
         if self._has_landed or self._may_be_under_way:
             return
         # WARN: B1: behind data files that nobody commits the fence goes on naming them: a rebuild takes what is older

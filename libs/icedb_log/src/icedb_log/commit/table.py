@@ -63,6 +63,10 @@ def ignore_fence(acquired: Acquired) -> None:
     """Take no note of how a fence was acquired."""
 
 
+def ignore_commit(table: str) -> None:
+    """Take no note of a commit."""
+
+
 @dataclass(frozen=True, slots=True)
 class Table(TableStore):
     """A table, and the owner that works on it. Holds no open resources; may be copied and discarded.
@@ -78,6 +82,7 @@ class Table(TableStore):
             keeps a run that has lost its fence from committing is the commit itself (F3).
         patience_ms: How long a run waits for another owner, at most (F6); 0 takes the fence at once.
         on_fence: Told of each fence that a run has acquired.
+        on_commit: Told the name of the table after each commit that has landed; raises nothing.
     """
 
     store: ObjectStore
@@ -89,6 +94,7 @@ class Table(TableStore):
     check_alive: CheckAlive = field(default=never_stop, compare=False)
     patience_ms: int = PATIENCE_MS
     on_fence: Callable[[Acquired], None] = field(default=ignore_fence, compare=False)
+    on_commit: Callable[[str], None] = field(default=ignore_commit, compare=False)
 
     @classmethod
     def open(cls, table: TableStore, *, clock: Clock, owner: str = "", reader: LogReader | None = None) -> Self:
@@ -127,14 +133,28 @@ class Table(TableStore):
         """Return the table with its configuration as it is now: one request. Raises as :meth:`open`."""
         return replace(self, config=read_table_config(self))
 
-    def watched_by(self, check_alive: CheckAlive, *, on_fence: Callable[[Acquired], None] | None = None) -> Self:
-        """Return the table with another answer to whether the work should go on, and with who is told of fences."""
-        return replace(self, check_alive=check_alive, on_fence=on_fence or self.on_fence)
+    def watched_by(
+        self,
+        check_alive: CheckAlive,
+        *,
+        on_fence: Callable[[Acquired], None] | None = None,
+        on_commit: Callable[[str], None] | None = None,
+    ) -> Self:
+        """Return the table with another answer to whether the work should go on, and with who is told of what."""
+        return replace(
+            self, check_alive=check_alive, on_fence=on_fence or self.on_fence, on_commit=on_commit or self.on_commit
+        )
 
     def other(self, paths: TablePaths, *, reader: LogReader | None = None) -> Self:
         """Open another table of the same store, with the same owner. Raises as :meth:`open`."""
         other = self.open(TableStore(self.store, paths), clock=self.clock, owner=self.owner, reader=reader)
-        return replace(other, check_alive=self.check_alive, patience_ms=self.patience_ms, on_fence=self.on_fence)
+        return replace(
+            other,
+            check_alive=self.check_alive,
+            patience_ms=self.patience_ms,
+            on_fence=self.on_fence,
+            on_commit=self.on_commit,
+        )
 
     def read_log(self) -> LogView:
         """Read the whole log. Raises as :meth:`LogReader.read`."""
