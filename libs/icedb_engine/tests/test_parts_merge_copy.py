@@ -5,7 +5,7 @@ import json
 import math
 import time
 from dataclasses import replace
-from datetime import date, datetime, timedelta
+from datetime import date, timedelta
 from threading import Event, current_thread
 
 import duckdb
@@ -19,28 +19,16 @@ from icedb_engine.arrow_types import make_schema
 from icedb_engine.reading import data_files
 from icedb_engine.units import merge_unit as merge_unit_module
 from icedb_engine.units.merge_unit import merge_unit
-from icedb_engine.work import MergeUnit, Unit
+from icedb_engine.work import MergeUnit
 from icedb_engine.writing import part_files, row_groups
-from icedb_engine.writing.part_files import PartEncoder, PartLayout
+from icedb_engine.writing.part_files import PartEncoder
 from icedb_engine.writing.row_groups import PieceMaker
 from icedb_log.errors import CorruptLog, InvariantViolated, SchemaConflict
-from icedb_log.jobs import MergeGroup, RowChange
+from icedb_log.jobs import MergeGroup
 from icedb_log.model import FileMarker
-from icedb_log.parquet.pages import check_page_sums
 from icedb_sim.tables.profiles import SHARED_FIXTURES
+from sorted_files import COLUMNS, EPOCH, GROUP_ROWS, Files, check_file, keys, make_rows, some_files, sorts
 from waiting import LIMIT_S
-
-COLUMNS = {"s": "VARCHAR", "i": "BIGINT", "f": "DOUBLE", "t": "TIMESTAMP", "d": "DATE", "b": "BOOLEAN", "id": "BIGINT"}
-EPOCH = datetime(2025, 6, 1)
-VALUES = {
-    "s": st.sampled_from(["", "a", "ab", "é", "\U0001f600", "￿", "x" * 70, "x" * 69 + "y", "y" * 300]),
-    "i": st.sampled_from([-(2**63), -1, 0, 1, 2**62, 2**63 - 1]),
-    "f": st.sampled_from([-math.inf, -1.5, -0.0, 0.0, 1e-300, 2.0, math.inf, math.nan]),
-    "t": st.integers(-3, 9).map(lambda n: EPOCH + timedelta(microseconds=n)),
-    "d": st.integers(-3, 9).map(lambda n: date(1970, 1, 1) + timedelta(days=n)),
-    "b": st.booleans(),
-}
-GROUP_ROWS = 8
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -49,83 +37,6 @@ def half_is_small():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(row_groups, "SMALL_SHARE", 2)
         yield
-
-
-class Files:
-    """Makes data files as a flush does, with small row groups."""
-
-    def __init__(self, make_table, *, sort, **config):
-        self.table = make_table(sort=sort, **config)
-        self.table.config = self.table.config.model_copy(update={"row_group_rows": GROUP_ROWS})
-        self.count = 0
-
-    def put(self, rows: pa.Table, scratch) -> FileMarker:
-        """Sort rows and write them as a data file."""
-        self.count += 1
-        types = {name: COLUMNS[name] for name in rows.column_names}
-        unit = self.table.unit(Unit, schema=types)
-        layout = PartLayout(unit, types, ("",))
-        found = self.table.sort(rows, layout.sort_columns)
-        encoder = PartEncoder(scratch / "next.parquet", layout)
-        for first in range(0, found.num_rows, GROUP_ROWS):
-            encoder.write_group(found.slice(first, GROUP_ROWS).combine_chunks())
-        encoder.close(layout.make_footer(0))
-        key = self.table.paths.data_key(partition="", file_id=f"{self.count:04d}")
-        self.table.store.upload(key, encoder.path)
-        size = encoder.path.stat().st_size
-        return FileMarker(key, size, 0, row_count=found.num_rows, stats=encoder.stats.finish())
-
-    def merge(self, *inputs, schema=COLUMNS):
-        """Merge, and see that nothing was lost, moved out of order or said wrongly."""
-        merged = self.table.merge(*inputs, schema=schema)
-        for marker in merged.outputs:
-            check_file(self.table, marker)
-        return merged
-
-    def delete(self, condition, *inputs, schema=COLUMNS):
-        """Delete, with the same checks."""
-        unit = self.table.unit(
-            MergeUnit, schema=schema, group=MergeGroup("", tuple(inputs)), change=RowChange("delete", condition)
-        )
-        left = merge_unit(unit, self.table.store, clock=self.table.clock)
-        for marker in left.outputs:
-            check_file(self.table, marker)
-        return left
-
-    def read(self, outputs) -> pa.Table:
-        """Return all rows of some files."""
-        bodies = [self.table.store.get(marker.path).body for marker in outputs]
-        return pa.concat_tables([pq.read_table(io.BytesIO(body)) for body in bodies], promote_options="default")
-
-
-def check_file(table, marker):
-    body = table.store.get(marker.path).body
-    check_page_sums(body)
-    rows = pq.ParquetFile(io.BytesIO(body)).read()
-    assert rows.num_rows == marker.row_count
-    sort = [name for name in table.config.sort if name in rows.column_names]
-    if not sort:
-        return
-    assert keys(rows.select(sort)) == keys(table.sort(rows.select(sort), sort))
-
-
-def keys(rows: pa.Table) -> list[tuple]:
-    return [tuple("nan" if value != value else value for value in row.values()) for row in rows.to_pylist()]
-
-
-def make_rows(rows: list[dict], first_id: int) -> pa.Table:
-    schema = make_schema(COLUMNS)
-    columns = [pa.array([row.get(name) for row in rows], schema.field(name).type) for name in VALUES]
-    return pa.table([*columns, pa.array(range(first_id, first_id + len(rows)), pa.int64())], schema=schema)
-
-
-row = st.fixed_dictionaries({name: st.none() | values for name, values in VALUES.items()})
-some_files = st.lists(
-    st.tuples(st.lists(row, min_size=1, max_size=24), st.sets(st.sampled_from(list(VALUES)), max_size=2)),
-    min_size=2,
-    max_size=5,
-)
-sorts = st.permutations(list(VALUES)).flatmap(lambda names: st.integers(0, 3).map(lambda n: tuple(names[:n])))
 
 
 def decoding(patch):

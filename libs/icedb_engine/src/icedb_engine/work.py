@@ -83,16 +83,37 @@ class WriteUnit(Unit):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MergeRange:
+    """A part of a group: its rows from a place in the sort order on, and below another one.
+
+    Attributes:
+        by: Sort columns that some input of the group has.
+        low: Where it begins, as text (:mod:`icedb_engine.writing.key_ranges`); ``None``: with the first row.
+        high: Where the next one begins; ``None``: it ends with the last row.
+        places: Inputs that may have such rows, by their places in the group.
+        columns: Columns that some input of the group has: the outputs of all ranges have these.
+    """
+
+    by: tuple[str, ...]
+    low: str | None
+    high: str | None
+    places: tuple[int, ...]
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MergeUnit(Unit):
-    """One group of a merge job.
+    """One group of a merge job, or a range of one.
 
     Attributes:
         group: The inputs.
         change: What else becomes of the rows; ``None``: nothing.
+        range: Which of the rows; ``None``: all. Not with a change.
     """
 
     group: MergeGroup
     change: RowChange | None = None
+    range: MergeRange | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

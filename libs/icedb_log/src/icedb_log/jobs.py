@@ -351,7 +351,7 @@ class GroupMerger(Protocol):
     def merge_groups(self, job: MergeJob) -> tuple[MergedGroup, ...]:
         """Merge every group of a job into sorted data files with the union of the inputs' columns.
 
-        Returns one result for each group, in any order.
+        Returns one result for each group, in any order; groups of one partition may be merged as one.
 
         Raises:
             InvalidRequest: The job's change cannot be made of these rows, and why.

@@ -1,12 +1,13 @@
 """Merge jobs, and those that change rows: a deletion's condition, and queries that make them anew (M3).
 
-Each group is a unit of its own. SQL of users runs in the units, in DuckDB. The driver never sees a row, except of a
-merge so small that no other process is worth it.
+Each group is a unit of its own, or several of one partition are cut by ranges of the sort order
+(:mod:`icedb_engine.jobs.merge_ranges`). SQL of users runs in the units, in DuckDB. The driver never sees a row, except
+of a merge so small that no other process is worth it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 import structlog
 from icedb_log.errors import InvalidRequest, SchemaConflict
@@ -17,7 +18,8 @@ from icedb_log.table.file_pruning import FilePruner
 from icedb_log.table.table_config import TableConfig
 from icedb_log.units import MIB
 
-from icedb_engine.jobs.runner import Driver
+from icedb_engine.jobs.merge_ranges import RangedMerge, are_worth_a_cut
+from icedb_engine.jobs.runner import Driver, UnitRunner
 from icedb_engine.sql.checks import check_row_change, require_known_types
 from icedb_engine.work import DataFile, MergeUnit, ReadUnit, pack
 
@@ -40,18 +42,20 @@ class MergeDriver(Driver):
         """See :class:`icedb_log.jobs.GroupMerger`. The largest groups come first."""
         started_ms = self._clock.monotonic_ms()
         groups = sorted(job.groups, key=lambda group: -group.size_bytes)
-        units = [MergeUnit.of(job, self._limits.engine, group=group, change=job.change) for group in groups]
         runner = self._runner.checking(job.check_alive)
-        about = {}
+        about: dict[str, Any] = {}
         if job.change is None:
-            merged = runner.run("merge", units, is_small=_are_small(groups))
+            ranged = [] if _are_small(groups) else self._cut(job, groups)
+            about = {"ranges": sum(len(each.units) for each in ranged)} if ranged else {}
+            merged = self._merge(job, groups, ranged, runner)
         else:
             about = {"kind": job.change.kind}
+            units = [MergeUnit.of(job, self._limits.engine, group=group, change=job.change) for group in groups]
             with _change_errors(job.config, job.change):
                 self._require_possible(job, job.change, groups[0])
                 merged = runner.run("change", units, is_users=job.change.kind != "merge_query")
         _log.info(
-            "rows changed" if about else "groups merged",
+            "rows changed" if job.change else "groups merged",
             table=job.paths.name,
             **about,
             groups=len(groups),
@@ -63,6 +67,31 @@ class MergeDriver(Driver):
             duration_ms=self._clock.monotonic_ms() - started_ms,
         )
         return tuple(merged)
+
+    def _cut(self, job: MergeJob, groups: Sequence[MergeGroup]) -> list[RangedMerge]:
+        """Return the partitions whose groups are merged as one, by ranges of the sort order."""
+        by_partition: dict[str, list[MergeGroup]] = {}
+        for group in groups:
+            by_partition.setdefault(group.partition, []).append(group)
+        worth = [found for found in by_partition.values() if are_worth_a_cut(job, found)]
+        store, engine = self._runner.open_store() if worth else None, self._limits.engine
+        planned = [RangedMerge.plan(job, found, store, engine) for found in worth if store is not None]
+        return [each for each in planned if each is not None]
+
+    def _merge(
+        self, job: MergeJob, groups: Sequence[MergeGroup], ranged: Sequence[RangedMerge], runner: UnitRunner
+    ) -> list[MergedGroup]:
+        """Run all units as one job; those of a range are told as one group."""
+        cut = {each.partition for each in ranged}
+        others = [group for group in groups if group.partition not in cut]
+        units = [unit for each in ranged for unit in each.units]
+        units += [MergeUnit.of(job, self._limits.engine, group=group) for group in others]
+        done = runner.run("merge", units, is_small=_are_small(groups))
+        merged, first = [], 0
+        for each in ranged:
+            merged.append(each.unite(done[first : first + len(each.units)], self._runner.open_store()))
+            first += len(each.units)
+        return [*merged, *done[first:]]
 
     def _require_possible(self, job: MergeJob, change: RowChange, largest: MergeGroup) -> None:
         require_known_types(job.config, job.schema)

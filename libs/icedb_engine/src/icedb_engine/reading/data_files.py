@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, count, islice
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
@@ -48,6 +48,7 @@ from icedb_engine.reading.sort import count_plain_bytes, sort_rows
 from icedb_engine.sql import quote_name, quote_text, sort_sql
 from icedb_engine.work import MergeUnit
 from icedb_engine.writing.encodings import find_repeated
+from icedb_engine.writing.key_ranges import KeyRange
 from icedb_engine.writing.parquet_join import MAGIC, CannotCopy, FooterJoiner, SourceChunk, SourceFile, parse_source
 from icedb_engine.writing.part_files import CopiedGroup, read_contents
 from icedb_engine.writing.row_groups import Piece, PieceMaker
@@ -84,6 +85,7 @@ class InputFile:
         metadata: Its footer.
         types: Column to SQL type; ``None`` if some column is of a type that only the native engine can name.
         end: Its footer as bytes, with all that follows; empty: it is read from the content.
+        kept: Which of its rows count, as far as it is decoded; ``None``: all.
     """
 
     marker: FileMarker
@@ -91,6 +93,7 @@ class InputFile:
     metadata: Any
     types: Mapping[str, str] | None
     end: bytes = b""
+    kept: KeyRange | None = None
 
     @classmethod
     def open(cls, marker: FileMarker, source: Path | pa.Buffer | None, *, end: bytes = b"") -> Self:
@@ -128,10 +131,10 @@ class InputFile:
         return self.types is not None and all(columns.get(name, kind) == kind for name, kind in self.types.items())
 
     def decode(self, columns: Mapping[str, str], *, repeated: Collection[str] = ()) -> Iterator[pa.RecordBatch]:
-        """Yield its rows with these columns; NULL where it does not have one. Raises CorruptLog.
+        """Yield its rows that count, with these columns; NULL where it does not have one. Raises CorruptLog.
 
         Args:
-            columns: With their types, which must be those in the file.
+            columns: With their types, which must be those in the file; those of :attr:`kept` are among them.
             repeated: Text columns that come as dictionaries.
         """
         schema = make_schema(columns, repeated=repeated)
@@ -151,7 +154,8 @@ class InputFile:
             ) as file:
                 for read in file.iter_batches(_DECODED_ROWS, columns=names, use_threads=False):
                     rows = encode_texts(read, encoded_later)
-                    yield rows if rows.schema.equals(schema) else align(rows, schema)
+                    rows = rows if rows.schema.equals(schema) else align(rows, schema)
+                    yield rows if self.kept is None else self.kept.select(rows)
         except (OSError, ValueError, pa.ArrowException) as error:
             raise unreadable(self.marker, error) from error
 
@@ -165,9 +169,9 @@ class InputFile:
         """Return the bytes of its footer, without its length and the magic bytes."""
         source = self.end if self.source is None else self.source
         if not isinstance(source, Path):
-            return _cut_footer(memoryview(source))
+            return cut_footer(memoryview(source))
         with source.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
-            return _cut_footer(content)
+            return cut_footer(content)
 
     def make_file(self, folder: Path) -> Path:
         """Return a file with its content. Idempotent."""
@@ -213,7 +217,21 @@ def find_ranges(chunks: Mapping[str, SourceChunk], names: Iterable[str]) -> list
     return ranges
 
 
-def _cut_footer(content: memoryview | mmap) -> bytes:
+def read_end(store: ObjectStore, marker: FileMarker) -> bytes | None:
+    """Read a data file from its footer on, or all of a small one; ``None``: it has another size. Raises NotFound."""
+    length = min(marker.size_bytes, FOOTER_BYTES)
+    found = store.get_range(marker.path, start=marker.size_bytes - length, length=length)
+    if found.info.size_bytes != marker.size_bytes:
+        return None
+    end = found.body
+    needed = TAIL_BYTES + int.from_bytes(end[-TAIL_BYTES:][:4], "little")
+    if length < needed <= marker.size_bytes:
+        end = store.get_range(marker.path, start=marker.size_bytes - needed, length=needed).body
+    return end if len(end) == marker.size_bytes else end[-needed:]
+
+
+def cut_footer(content: memoryview | mmap) -> bytes:
+    """Return the bytes of the footer that a file, or the end of one, has."""
     end = len(content) - TAIL_BYTES
     return bytes(content[end - int.from_bytes(content[end : end + 4], "little") : end])
 
@@ -285,17 +303,12 @@ class DataFiles:
 
     def _fetch_footer(self, store: ObjectStore, marker: FileMarker) -> InputFile | None:
         """Return a file with its footer alone, or with its content if that came, too; ``None``: it has another size."""
-        length = min(marker.size_bytes, FOOTER_BYTES)
-        found = store.get_range(marker.path, start=marker.size_bytes - length, length=length)
-        if found.info.size_bytes != marker.size_bytes:
+        end = read_end(store, marker)
+        if end is None:
             return None
-        end = found.body
-        needed = TAIL_BYTES + int.from_bytes(end[-TAIL_BYTES:][:4], "little")
-        if length < needed <= marker.size_bytes:
-            end = store.get_range(marker.path, start=marker.size_bytes - needed, length=needed).body
         if len(end) == marker.size_bytes:
             return InputFile.open(marker, pa.py_buffer(end))
-        return InputFile.open(marker, None, end=end[-needed:])
+        return InputFile.open(marker, None, end=end)
 
     def _transfers(self, what: str) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(self._unit.engine.transfer_count, thread_name_prefix=f"icedb-{what}")
@@ -349,7 +362,10 @@ class DataFiles:
             NotFound, CorruptLog, Unavailable: As :meth:`fetch`.
         """
         groups: dict[int, list[int]] = {}
+        kept: dict[int, KeyRange] = {}
         for piece in pieces:
+            if piece.kept is not None:
+                kept[piece.file] = piece.kept  # of each row group of that file: of the others it has all rows
             known = self._sources.get(piece.file)
             numbers = range(len(known.groups)) if known is not None and piece.group is None else (piece.group or 0,)
             groups.setdefault(piece.file, []).extend(numbers)
@@ -360,6 +376,7 @@ class DataFiles:
         else:
             with self._transfers("download") as pool:
                 part.files = list(pool.map(lambda told: self._fetch_part(part._folder, *told), groups.items()))
+        part.files = [replace(each, kept=kept.get(place)) for place, each in zip(groups, part.files, strict=True)]
         try:
             yield part
         finally:
@@ -583,7 +600,7 @@ class DataFiles:
         texts = {name: kind for name, kind in (largest.types or {}).items() if kind == "VARCHAR" and name in columns}
         if not texts or largest.row_count < _REPEATING_ROWS:
             return []
-        rows = next(largest.decode(texts))
+        rows = next(replace(largest, kept=None).decode(texts))
         return find_repeated(pa.Table.from_batches([rows]), max_share=_REPEATED_SHARE)
 
     def _sort_outside(self, columns: Mapping[str, str]) -> Iterator[pa.Table]:
@@ -595,7 +612,10 @@ class DataFiles:
         decoded = CapturedRows(rows for each in self.files for rows in each.decode(columns))
         with self._open_engine() as engine, decoded.raising():
             try:
-                if all(each.marker.size_bytes <= SMALL_FILE_BYTES and each.has_types(columns) for each in self.files):
+                is_small = all(
+                    each.marker.size_bytes <= SMALL_FILE_BYTES and each.has_types(columns) for each in self.files
+                )
+                if is_small or any(each.kept is not None for each in self.files):
                     engine.register("rows", pa.RecordBatchReader.from_batches(make_schema(columns), decoded))
                     rows = "* FROM rows"
                 else:

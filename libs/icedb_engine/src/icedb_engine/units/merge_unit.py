@@ -1,4 +1,4 @@
-"""One group of a merge: its data files become sorted data files of the same partition. And rows that are counted.
+"""One group of a merge, or a range of it: its data files become sorted data files of the same partition; rows counted.
 
 Runs inside a task, or directly in a test: it needs a store, not Spark. Inputs are only read. Rows in and rows out
 are counted independently (the inputs' footers, and what was written), so that the committer can compare them. So are
@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from icedb_log.clock import Clock
 from icedb_log.errors import InvalidRequest, InvariantViolated, Unavailable
-from icedb_log.jobs import MergedGroup, RowChange
+from icedb_log.jobs import MergedGroup, MergeGroup, RowChange
 from icedb_log.keys import TablePaths
 from icedb_log.merge.content_check import compare_contents
 from icedb_log.model import FileMarker
@@ -44,7 +44,8 @@ from icedb_engine.sql.checks import VIEWS, WORDS, check_row_condition, read_chan
 from icedb_engine.sql.columns import ROWS_VIEW
 from icedb_engine.sql.process import QueryProblem, QueryTooLarge, SqlProcess
 from icedb_engine.units.read_unit import CHUNK_BYTES, CHUNK_ROWS, closing_rows, read_files
-from icedb_engine.work import DataFile, MergeUnit, ReadUnit
+from icedb_engine.work import DataFile, MergeRange, MergeUnit, ReadUnit
+from icedb_engine.writing.key_ranges import KeyRange, decode_key
 from icedb_engine.writing.part_files import CopiedGroup, FileKind, PartFileWriter, PartLayout, SortedRun
 from icedb_engine.writing.row_groups import Piece, PieceMaker, Run, min_rows, plan_runs
 
@@ -86,9 +87,10 @@ def merge_unit(unit: MergeUnit, store: ObjectStore, *, clock: Clock) -> MergedGr
         ):
             run = _ChangeRun(unit, unit.change, store, clock, scratch=scratch, process=process)
             return run.delete() if unit.change.kind == "delete" else run.query()
-    if unit.group.size_bytes > unit.engine.scratch_bytes:
+    size_bytes = _find_read(unit).size_bytes
+    if size_bytes > unit.engine.scratch_bytes:
         raise Unavailable(
-            f"table {unit.paths.name}: merging {unit.group.partition or 'the table'} needs {unit.group.size_bytes} "
+            f"table {unit.paths.name}: merging {unit.group.partition or 'the table'} needs {size_bytes} "
             f"bytes of scratch for its inputs; {unit.engine.scratch_bytes} are allowed: allow more, or lower "
             "max_files_per_group"
         )
@@ -100,9 +102,19 @@ def _merge(unit: MergeUnit, store: ObjectStore, clock: Clock, scratch: Path) -> 
     memory_bytes = unit.engine.memory_bytes
     engine_bytes = max(memory_bytes // ENGINE_SHARE, min(memory_bytes, SMALL_ENGINE_BYTES))
     done = _rewrite(unit, store, clock, scratch, limits=replace(unit.engine, memory_bytes=engine_bytes))
+    if unit.range is not None:
+        return done.as_group(unit)  # only all ranges together have what the inputs have
     before = [done.inputs.read_contents(place) for place in range(len(done.inputs.files))]
     after = [done.contents[each.path] for each in done.outputs]
     return replace(done.as_group(unit), contents=compare_contents(before, after, _all_columns(unit), made=done.made))
+
+
+def _find_read(unit: MergeUnit) -> MergeGroup:
+    """Return the inputs that are read: those of the group, or of the range."""
+    group = unit.group
+    if unit.range is None:
+        return group
+    return MergeGroup(group.partition, tuple(group.inputs[place] for place in unit.range.places))
 
 
 def _all_columns(unit: MergeUnit) -> dict[str, str]:
@@ -158,20 +170,24 @@ def _rewrite(
         limits: Of the engine, where rows are sorted that do not fit into memory.
         kept: Which rows stay; all if not given.
     """
-    memory_bytes = unit.engine.memory_bytes
-    is_small = unit.group.size_bytes <= memory_bytes // FETCHED_SHARE
-    is_small = is_small and all(marker.size_bytes <= SMALL_FILE_BYTES for marker in unit.group.inputs)
+    memory_bytes, read = unit.engine.memory_bytes, _find_read(unit)
+    is_small = read.size_bytes <= memory_bytes // FETCHED_SHARE
+    is_small = is_small and all(marker.size_bytes <= SMALL_FILE_BYTES for marker in read.inputs)
     row_group_rows = unit.config.row_group_rows
     few_rows = min_rows(row_group_rows)
     schema, open_it = _all_columns(unit), partial(open_engine, limits, scratch)
     unit = replace(unit, schema=schema)
-    inputs = DataFiles(unit, scratch / "in", open_it)
+    inputs = DataFiles(replace(unit, group=read), scratch / "in", open_it)
     inputs.fetch(store, in_memory=is_small, few_rows=few_rows)
-    filler = Filler(unit.config, schema, unit.group.inputs, inputs.unite_columns(), open_it)
+    found: Collection[str] = inputs.unite_columns()
+    filler = Filler(unit.config, schema, read.inputs, found if unit.range is None else unit.range.columns, open_it)
     columns = filler.columns
     writer = _make_writer(unit, columns, store, clock, scratch=scratch)
     maker = PieceMaker(columns, writer.layout.sort_columns, writer.layout.stats_columns)
-    pieces = inputs.make_pieces(maker, few_rows=few_rows)
+    if unit.range is None:
+        pieces = inputs.make_pieces(maker, few_rows=few_rows)
+    else:
+        pieces = cut_pieces(inputs.make_pieces(maker, few_rows=0), unit.range)
     if kept is not None:
         pieces = [kept.mark(piece, unit.group.inputs[piece.file]) for piece in pieces]
     runs = plan_runs(pieces, row_group_rows=row_group_rows)
@@ -182,6 +198,12 @@ def _rewrite(
     ):
         outputs = writer.write_partition(parts, contents_of=unit.schema if kept is None else None)
         return _Rewritten(inputs, runs, outputs, writer.contents, filler.made)
+
+
+def cut_pieces(pieces: Iterable[Piece], told: MergeRange) -> list[Piece]:
+    """Return the pieces with rows of a range."""
+    kept = KeyRange(told.by, decode_key(told.low), decode_key(told.high))
+    return [piece.cut(kept) for piece in pieces if kept.touches(piece.span)]
 
 
 def _write_runs(

@@ -25,6 +25,7 @@ from icedb_log.table.decimals import find_decimal
 from icedb_log.table.file_domains import EXACT_DOUBLE_MAX
 from icedb_log.units import MIB
 
+from icedb_engine.writing.key_ranges import KeyRange
 from icedb_engine.writing.parquet_join import ChunkBounds, SourceFile, SourceGroup
 from icedb_engine.writing.sort_keys import (
     NAN,
@@ -102,6 +103,7 @@ class Piece:
         size_bytes: Bytes as stored.
         span: Where in the sort order its rows lie.
         facts: ``None``: it has to be decoded.
+        kept: Which of its rows count; ``None``: all.
     """
 
     file: int
@@ -110,6 +112,11 @@ class Piece:
     size_bytes: int
     span: Span
     facts: CopyFacts | None = None
+    kept: KeyRange | None = None
+
+    def cut(self, kept: KeyRange) -> "Piece":
+        """Return it with the rows of a range alone: one that has others, too, is decoded."""
+        return self if kept.holds(self.span) else replace(self, facts=None, span=kept.clip(self.span), kept=kept)
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,7 +82,7 @@ class ExchangeCommit(Commit):
         """Write the new data files of some groups (W1); none for no groups.
 
         Raises:
-            InvariantViolated: The job did not answer for each of its groups once.
+            InvariantViolated: The job did not answer for each of its data files once.
             CorruptLog: A live data file is gone: the table needs a person.
             Fenced: The run should stop.
             IceDBError: What the merger raises.
@@ -110,8 +110,9 @@ class ExchangeCommit(Commit):
             self.fence.require_held()
             read_table_config(self.table)  # T5: nor is the table being purged, which takes no fence
             raise CorruptLog(str(error)) from error
-        if sorted(_input_paths(group.group) for group in merged) != sorted(_input_paths(group) for group in groups):
-            raise InvariantViolated(f"table {self.table.name}: the job did not answer for each of its groups once")
+        answered = sorted(path for group in merged for path in _input_paths(group.group))
+        if answered != sorted(path for group in groups for path in _input_paths(group)):
+            raise InvariantViolated(f"table {self.table.name}: the job did not answer for each of its data files once")
         return merged
 
     def land(
