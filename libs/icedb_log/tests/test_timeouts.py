@@ -9,7 +9,7 @@ def limit_of(item):
 
 
 def test_a_test_that_hangs_fails_within_minutes(request):
-    assert limit_of(request.node) == 300
+    assert limit_of(request.node) == 600
 
 
 @pytest.mark.e2e
@@ -18,6 +18,6 @@ def test_a_test_with_a_whole_stack_has_more(request):
 
 
 @pytest.mark.e2e
-@pytest.mark.timeout(7)
+@pytest.mark.timeout(700)
 def test_a_test_that_names_its_own_limit_keeps_it(request):
-    assert limit_of(request.node) == 7
+    assert limit_of(request.node) == 700

@@ -24,8 +24,8 @@ POLL_MS: Final = 100
 PRODUCER_COUNT: Final = 2
 CHECKPOINT_COUNT: Final = 3
 """Exact counts while events come in."""
-COMMIT_DEADLINE_MS: Final = 90_000
-CLEANUP_DEADLINE_MS: Final = 60_000
+COMMIT_DEADLINE_MS: Final = 300_000
+CLEANUP_DEADLINE_MS: Final = 300_000
 MAX_MERGE_ROUNDS: Final = 6
 DAY: Final = "d"
 

@@ -24,7 +24,7 @@ from icedb_log.warehouse import Warehouse
 from icedb_local.demo_plan import GRACE_MS, TARGET_FILE_BYTES, DemoTable
 from icedb_local.stack_layout import StackLayout
 
-MERGE_TIMEOUT_MS: Final = 120_000
+MERGE_TIMEOUT_MS: Final = 300_000
 
 
 class Lake:
