@@ -452,10 +452,8 @@ def _decide(
     table = commit.table
     output = FlushOutput((), commit.known.effective, (), (), (), 0)
     crashes: list[str] = []
-    if classified.taken:
-        output = _write(
-            commit, writer, tuple(classified.taken), sizes=limits.sizes, crashes=crashes
-        )  # W1: data files first
+    if classified.taken:  # W1: data files first
+        output = _write(commit, writer, tuple(classified.taken), sizes=limits.sizes, crashes=crashes)
     rejected = (*classified.late, *output.rejected)
     left_out = (*found.left_out, *(batch.batch_id for batch in output.left_out))
     moved: list[DuplicateOutcome] = []
