@@ -124,5 +124,5 @@ def test_content_is_the_only_key_of_a_url(rig, asked):
     headers = {"Idempotency_Key": "mine"} if has_key else {}
     path = f"/v1/tables/events/batches?{query}"
     answer = rig.call("POST", path, lines(ROWS), Content_Type="application/x-ndjson", **headers)
-    assert (answer.status, "takes `content` alone" in answer.json["detail"]) == (400, True)
+    assert (answer.status, "takes only `content`" in answer.json["detail"]) == (400, True)
     assert rig.staged() == {}

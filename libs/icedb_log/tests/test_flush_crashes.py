@@ -1,5 +1,6 @@
 """A batch that crashes who reads it (I5): by an error that nobody foresaw, or by the end of the process."""
 
+import contextlib
 import errno
 from dataclasses import replace
 
@@ -172,9 +173,9 @@ def test_i6_large_batches_are_isolated_too(table):
     assert [entry.batch_id for entry in list_quarantined(table)] == [ids[1]]
 
 
-def flush_in_a_process(table, writer):
+def flush_in_a_process(table, writer, limits=None):
     """Flush under a name that no other process has."""
-    return flush_table(table.opened(f"ingest@host:1-{table.clock.new_id()}"), writer)
+    return flush_table(table.opened(f"ingest@host:1-{table.clock.new_id()}"), writer, limits=limits)
 
 
 def die(table, writer):
@@ -423,3 +424,32 @@ def test_a_job_without_batches_writes_nothing(table):
     table.flush(writer=Keeping(table.store, table.clock))
     output = RowFileWriter(table.store, table.clock).write_batches(replace(job_of[0], batches=()))
     assert (output.files, output.accepted, output.row_count) == ((), (), 0)
+
+
+@pytest.mark.parametrize("deadly", ["large", "small"])
+def test_i5_flushes_of_the_other_size_do_not_forget_who_was_lost(table, deadly):
+    """Two kinds of workers share the fence: each takes all there was for it, and leaves the others."""
+    bodies = {"small": "", "large": "a" * 150}
+    lanes = {takes: FlushLimits(sizes=SizeClass(takes, 100, 1 << 40)) for takes in ("small", "large")}
+    batch_id = table.stage([{"id": 0, "p": "a" + bodies[deadly]}])
+    writer = CrashingWriter(table, batch_id, error=Crash())
+    other = "small" if deadly == "large" else "large"
+    skip = frozenset({batch_id}) if deadly == "large" else frozenset()
+    deaths = 0
+    for number in range(1, 20):
+        with contextlib.suppress(Crash):
+            flush_in_a_process(table, writer, lanes[deadly])
+        if list_quarantined(table):
+            break
+        deaths += 1
+        table.clock.advance(CLAIM_MS + 1)
+        table.stage([{"id": number, "p": "a" + bodies[other]}])
+        found = flush_in_a_process(table, writer, replace(lanes[other], skip=skip))
+        assert found.batch_count == 1, (
+            number,
+            deaths,
+            found.rejected,
+            read_fence(table.store, table.paths.fence_key("ingest"))[0].losses,
+        )
+    assert [entry.batch_id for entry in list_quarantined(table)] == [batch_id]
+    assert deaths <= MAX_LOST_ALONE + 2

@@ -197,7 +197,7 @@ def test_a_path_that_is_filled_no_more_keeps_its_column():
     assert COLUMN in table.snapshot().schema
     assert config.find_promoted(["body"]) == {"body__y": "VARCHAR"}
     for text, why in (
-        ("body.x", "was promoted, and rows lack it since"),
+        ("body.x", "was promoted once, and newer rows lack it"),
         ("body.z:off", "'body__z' is not promoted"),
         ("other.x as body__y", "is promoted from body.y"),
         ("body.z as q", "it has column 'q' already"),

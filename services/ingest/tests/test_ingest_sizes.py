@@ -12,7 +12,7 @@ from icedb_log.ingest.staging import list_staged, stage_batch
 from icedb_log.jobs import SizeClass
 from icedb_log.names import INGEST_FLUSH, INGEST_LARGE_FLUSH, QUEUES
 from icedb_log.store.table_store import TableStore
-from icedb_log.units import MIB
+from icedb_log.units import MIB, MINUTE_MS
 from icedb_service.redis_clients import LockBusy
 from icedb_service.settings import load_settings
 from icedb_sim.fakes.manual_clock import ManualClock
@@ -68,6 +68,18 @@ def test_a_large_batch_is_left_to_the_worker_of_its_queue_which_is_woken(context
     assert (commits(context), staged(context)) == ([(small,), (big,)], [])
     assert large(context, "flushed") == 1
     assert (INGEST_FLUSH, "events") in context.wakeups.woken, "what waited for the lock"
+
+
+def test_a_table_with_a_large_batch_does_not_rest(context):
+    context.wakeups.served.add("ingest-large")
+    stage(context, LARGE_ROWS + 1)
+    tasks = make_tasks(context)
+    tasks.flush("events")
+    for _ in range(123):
+        context.clock.advance(MINUTE_MS)
+        context.wakeups.woken.clear()
+        tasks.sweep()
+        assert (INGEST_LARGE_FLUSH, "events") in context.wakeups.woken
 
 
 @pytest.mark.parametrize("large_format", ["json", "ndjson"])

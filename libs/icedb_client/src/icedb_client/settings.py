@@ -6,7 +6,7 @@ The token is one of them: fixed, or from a file that is replaced while the clien
 import logging
 import os
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Final, Self
 from urllib.parse import SplitResult, urlsplit
@@ -156,11 +156,16 @@ def load_client_settings(**given: object) -> ClientSettings:
     Raises:
         InvalidRequest: One message that names every value that is wrong, and why.
     """
+    for misspelt in ClientSettings.find_misspelt(os.environ):
+        _log.warning("%s", misspelt)
+    return read_client_settings(given)
+
+
+def read_client_settings(given: Mapping[str, object]) -> ClientSettings:
+    """Read settings as :func:`load_client_settings`, without a warning about variables. Raises as it does."""
     chosen = {name: value for name, value in given.items() if value is not None}
     if "store" in chosen:
         chosen.setdefault("address", None)  # who names the store means it, whatever the environment says
-    for misspelt in ClientSettings.find_misspelt(os.environ):
-        _log.warning("%s", misspelt)
     try:
         return ClientSettings(**chosen)
     except ValidationError as error:

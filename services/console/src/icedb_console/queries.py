@@ -24,13 +24,13 @@ from icedb_log.units import MIB, SECOND_MS
 from icedb_service.settings import env_name
 
 from icedb_console.metrics import ConsoleMetrics
-from icedb_console.query_process import MAX_ANSWER_BYTES
+from icedb_console.query_process import MAX_ANSWER_BYTES, MAX_FILE_BYTES
 from icedb_console.settings import ConsoleSettings
 
 MAX_QUERY_CHARS: Final = 65_536
 DESCRIBED_FILES: Final = 100
 _PASSED_ON: Final = ("PATH", "LD_LIBRARY_PATH", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE")
-_ANSWER_BYTES: Final = 4 * MAX_ANSWER_BYTES + MIB
+_ANSWER_BYTES: Final = max(4 * MAX_ANSWER_BYTES, MAX_FILE_BYTES * 4 // 3) + MIB
 
 
 class QueryFailed(IceDBError):

@@ -52,7 +52,7 @@ async def read_statement(request: Request) -> str:
     except ValueError as error:
         raise InvalidRequest(f"the request is no JSON: {error}") from error
     if not isinstance(document, dict) or set(document) != {"sql"} or not isinstance(document["sql"], str):
-        raise InvalidRequest('write {"sql": "select …"}')
+        raise InvalidRequest('the body has to be {"sql": "select …"}')
     sql: str = document["sql"]
     return sql
 

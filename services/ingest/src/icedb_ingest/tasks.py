@@ -284,7 +284,7 @@ class IngestTasks:
         if not self._rests.is_due(paths.name):
             return False
         is_needed = self._has_work(paths)
-        self._rests.note(paths.name, None if is_needed else "nothing is staged")
+        self._rests.note(paths.name, None if is_needed or self._choice.has_large(paths.name) else "nothing is staged")
         return is_needed
 
     def _has_work(self, paths: TablePaths) -> bool:

@@ -222,6 +222,11 @@ def _die_at_one_batch_only(original: Any, commit: Any, classified: Any) -> None:
     original(commit, classified)
 
 
+def _forget_whatever_is_left(original: Any, commit: Any, left: Any) -> None:
+    del left
+    original(commit, ())
+
+
 POISON_RULES: Final = seen_with(
     "poisoners:2",
     breaks("I5", "a batch that crashes its reader is not isolated", instead("ingest.flush:_run_isolating", _run_whole)),
@@ -230,6 +235,12 @@ POISON_RULES: Final = seen_with(
         "I5",
         "nobody knows which batch was read alone",
         around("ingest.flush:_take_fewer", _die_at_one_batch_only),
+    ),
+    breaks(
+        "I5",
+        "a flush forgets who was lost over batches of the other size",
+        around("ingest.flush:_forget_lost", _forget_whatever_is_left),
+        by="test_flush_crashes.py::test_i5_flushes_of_the_other_size_do_not_forget_who_was_lost",
     ),
     breaks(
         "I5",

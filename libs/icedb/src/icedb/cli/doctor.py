@@ -179,16 +179,12 @@ def _problems_of(error: Any) -> list[str]:
 
 
 def _read_settings(given: dict[str, Any]) -> "ClientSettings | Finding":
-    from icedb_client.settings import ClientSettings  # noqa: PLC0415 - as above
-    from pydantic import ValidationError  # noqa: PLC0415 - as above
+    from icedb_client.settings import read_client_settings  # noqa: PLC0415 - as above
 
-    chosen = {name: value for name, value in given.items() if value is not None}
-    if "store" in chosen:
-        chosen.setdefault("address", None)  # as for every command: who names the store means it
     try:
-        return ClientSettings(**chosen)
-    except ValidationError as error:
-        told = "; ".join(_problems_of(error))
+        return read_client_settings(given)
+    except InvalidRequest as error:
+        told = str(error).removeprefix("settings: ")
         return Finding("settings", "fail", told, "nothing else can be looked at until they are right")
 
 

@@ -167,7 +167,7 @@ def _plan_promoted(
                 f"table {config.name}: it has column {there!r} already: give the promoted one another name, … as NAME"
             )
         if path and known is not None and known != tuple(path):
-            was = f"is promoted from {spell_path(known)}" if known else "was promoted, and rows lack it since"
+            was = f"is promoted from {spell_path(known)}" if known else "was promoted once, and newer rows lack it"
             raise InvalidRequest(f"table {config.name}: column {column!r} {was}: give another name, … as NAME")
         if not path and column in fixed_columns(config):
             raise InvalidRequest(

@@ -7,6 +7,8 @@ until when they may have read anything, and, before one reads a part of that, wh
 from dataclasses import dataclass, replace
 from typing import Final
 
+from icedb_log.batch_ids import parse_batch_id_ms
+
 
 @dataclass(frozen=True, slots=True)
 class Losses:
@@ -50,6 +52,10 @@ class Losses:
     def names(self, batch_id: str) -> bool:
         """Whether a batch is of the part that the last one read."""
         return bool(self.first) and self.first <= batch_id <= self.last
+
+    def may_have_read(self, batch_id: str) -> bool:
+        """Whether one of them may have read a batch, by the time of its id or by the part that it named."""
+        return self.names(batch_id) or parse_batch_id_ms(batch_id) <= self.last_ms
 
 
 NO_LOSSES: Final = Losses()

@@ -229,9 +229,9 @@ def flush_table(
         )
         if not (classified.taken or classified.late):
             if not found.has_more:
-                commit.fence.forget_lost()
+                _forget_lost(commit, (*found.left_out, *limits.skip))
             return found
-        return _decide(commit, writer, classified, found=found, sizes=limits.sizes, staged=staged)
+        return _decide(commit, writer, classified, found=found, limits=limits, staged=staged)
 
 
 @dataclass(slots=True)
@@ -407,6 +407,13 @@ def _take_fewer(commit: AppendCommit, classified: _ClassifiedBatches) -> None:
     classified.taken = part
 
 
+def _forget_lost(commit: AppendCommit, left: Iterable[str]) -> None:
+    """Forget lost owners of the fence, unless a batch of another size is left that they may have read (I5, I6)."""
+    losses = commit.fence.losses
+    if losses.count and not any(map(losses.may_have_read, left)):
+        commit.fence.forget_lost()
+
+
 def refuse_stale_id(batch: StagedBatch, config: TableConfig) -> str | None:
     """Return why a batch id can no longer be checked against the log (I3), or ``None`` if it can.
 
@@ -438,16 +445,17 @@ def _decide(
     classified: _ClassifiedBatches,
     *,
     found: FlushResult,
-    sizes: SizeClass | None,
+    limits: FlushLimits,
     staged: StagedListing,
 ) -> FlushResult:
     """Write, commit, and clear staging of what the commit decided."""
     table = commit.table
     output = FlushOutput((), commit.known.effective, (), (), (), 0)
     crashes: list[str] = []
-    if classified.taken:
-        output = _write(commit, writer, tuple(classified.taken), sizes=sizes, crashes=crashes)  # W1: data files first
+    if classified.taken:  # W1: data files first
+        output = _write(commit, writer, tuple(classified.taken), sizes=limits.sizes, crashes=crashes)
     rejected = (*classified.late, *output.rejected)
+    left_out = (*found.left_out, *(batch.batch_id for batch in output.left_out))
     moved: list[DuplicateOutcome] = []
 
     def clear() -> None:
@@ -468,7 +476,7 @@ def _decide(
         )
         _quarantine_bad_rows(commit, output)
         if not found.has_more:  # after a loss a batch is alone, and alone none is deferred
-            commit.fence.forget_lost()
+            _forget_lost(commit, (*left_out, *limits.skip))
         committed_key = commit.land(log, on_landed=clear).key
     else:
         clear()
@@ -486,7 +494,7 @@ def _decide(
         conflict_count=found.conflict_count + moved.count("conflict"),
         deferred_count=len(output.deferred),
         has_more=found.has_more or bool(output.deferred),
-        left_out=(*found.left_out, *(batch.batch_id for batch in output.left_out)),
+        left_out=left_out,
         committed_ids=tuple(batch.batch_id for batch in output.accepted),
         log_file_count=found.log_file_count + (committed_key is not None),
         crashes=tuple(crashes),

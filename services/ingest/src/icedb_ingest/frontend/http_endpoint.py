@@ -474,7 +474,9 @@ def asks_for_content_key(request: Request, *, has_key: bool) -> bool:
     """Whether a batch's content is its key (``?key=content``). Raises InvalidRequest."""
     asked = request.query_params.getlist("key")
     if asked and (asked != ["content"] or has_key):
-        raise InvalidRequest("?key= takes `content` alone, without Idempotency-Key; a key of your own goes there")
+        raise InvalidRequest(
+            "?key= takes only `content`, without an Idempotency-Key beside it; put a key of your own there"
+        )
     return bool(asked)
 
 

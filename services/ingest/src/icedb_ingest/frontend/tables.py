@@ -100,7 +100,7 @@ def _parse(kind: type[_Request], body: bytes, settable: frozenset[str]) -> _Requ
             raise InvalidRequest(f"settings: {name!r} cannot be set here{close}")
         floor, unit = ASKED_FLOORS.get(name, 0), " ms" if name.endswith("_ms") else ""
         if isinstance(value, int) and value < floor:
-            raise InvalidRequest(f"settings: {name} of {value}{unit} is too little: at least {floor}{unit}")
+            raise InvalidRequest(f"settings: {name} of {value}{unit} is too small: give at least {floor}{unit}")
     return request
 
 
