@@ -63,11 +63,12 @@ class IceDB(_OnSpark):
         warehouse = settings.open()
         clock = SystemClock()
         merger = MergeDriver(SparkRunner(self._spark, settings), clock=clock)
-        self._result = merge_table(
-            Table.open(warehouse.table(TABLE), clock=clock, owner="bench"),
-            merger,
-            options=MergeOptions(full=True),
-        )
+        table = self._adapt(Table.open(warehouse.table(TABLE), clock=clock, owner="bench"))
+        self._result = merge_table(table, merger, options=MergeOptions(full=True))
+
+    def _adapt(self, table: Table) -> Table:
+        """Return the table as it is merged."""
+        return table
 
     def check(self) -> Sequence[Figure]:
         """As for all, and how many of the bytes were copied as they are."""

@@ -21,6 +21,7 @@ ORDER: Final = (
     "scan",
     "nested",
     "merge",
+    "wide",
     "ingest",
     "tiny",
     "enqueue",

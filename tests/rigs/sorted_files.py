@@ -36,18 +36,18 @@ class Files:
         self.table.config = self.table.config.model_copy(update={"row_group_rows": GROUP_ROWS})
         self.count = 0
 
-    def put(self, rows: pa.Table, scratch) -> FileMarker:
+    def put(self, rows: pa.Table, scratch, *, partition: str = "") -> FileMarker:
         """Sort rows and write them as a data file."""
         self.count += 1
         types = {name: COLUMNS[name] for name in rows.column_names}
         unit = self.table.unit(Unit, schema=types)
-        layout = PartLayout(unit, types, ("",))
+        layout = PartLayout(unit, types, (partition,))
         found = self.table.sort(rows, layout.sort_columns)
         encoder = PartEncoder(scratch / "next.parquet", layout)
         for first in range(0, found.num_rows, GROUP_ROWS):
             encoder.write_group(found.slice(first, GROUP_ROWS).combine_chunks())
         encoder.close(layout.make_footer(0))
-        key = self.table.paths.data_key(partition="", file_id=f"{self.count:04d}")
+        key = self.table.paths.data_key(partition=partition, file_id=f"{self.count:04d}")
         self.table.store.upload(key, encoder.path)
         size = encoder.path.stat().st_size
         return FileMarker(key, size, 0, row_count=found.num_rows, stats=encoder.stats.finish())

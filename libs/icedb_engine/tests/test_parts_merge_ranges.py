@@ -10,8 +10,11 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from icedb_engine.jobs import merge_ranges
+from icedb_engine.jobs import merge_driver, merge_ranges
+from icedb_engine.jobs.merge_driver import MergeDriver
 from icedb_engine.jobs.merge_ranges import RangedMerge, are_worth_a_cut
+from icedb_engine.limits import JobLimits
+from icedb_engine.local_engine import LocalRunner
 from icedb_engine.reading import data_files
 from icedb_engine.units.merge_unit import merge_unit
 from icedb_engine.work import MergeRange, MergeUnit, encode
@@ -199,14 +202,42 @@ def test_a_merge_that_is_cut_has_the_rows_of_one_that_is_not(make_table, tmp_pat
     assert len(origins) == 1, "a rebuild adds up what was written of one set of inputs"
 
 
-def overlapping(made, tmp_path, *, count=4, size=5 * GROUP_ROWS, step=1):
+def overlapping(made, tmp_path, *, count=4, size=5 * GROUP_ROWS, partition=""):
     rng = np.random.default_rng(count)
     files = []
     for number in range(count):
-        places = rng.integers(0, 200, size) * step
+        places = rng.integers(0, 200, size)
         rows = [{"i": int(place), "s": f"v{place % 3}"} for place in places]
-        files.append(made.put(make_rows(rows, number * size), tmp_path))
+        files.append(made.put(make_rows(rows, number * size), tmp_path, partition=partition))
     return files
+
+
+def test_a_driver_cuts_the_partitions_that_are_worth_it(make_table, tmp_path, monkeypatch):
+    monkeypatch.setattr(merge_driver, "DIRECT_BYTES", 0)
+    made = Files(make_table, sort=("i",))
+    files = {name: overlapping(made, tmp_path, partition=f"p={name}") for name in ("few", "large", "other")}
+    groups = [
+        MergeGroup("p=few", tuple(files["few"][:2])),
+        *(MergeGroup("p=large", tuple(files["large"][first : first + 2])) for first in (0, 2)),
+        MergeGroup("p=other", tuple(files["other"])),
+    ]
+    size_bytes = groups[1].size_bytes
+    config = made.table.config.model_copy(update={"target_file_bytes": size_bytes})
+    job = made.table.job(MergeJob, config=config, schema=COLUMNS, groups=tuple(groups))
+    store, clock = made.table.store, made.table.clock
+    driver = MergeDriver(LocalRunner(store, clock=clock), clock=clock, limits=JobLimits(engine=made.table.engine))
+    merged = {group.group.partition: group for group in driver.merge_groups(job)}
+    assert len(merged) == 3
+    for group in merged.values():
+        assert group.contents.differences == ()
+        assert group.rows_read == sum(marker.row_count for marker in group.group.inputs)
+        assert group.rows_read == sum(marker.row_count for marker in group.outputs)
+        assert {made.table.paths.partition_of(marker.path) for marker in group.outputs} == {group.group.partition}
+    assert merged["p=large"].group.inputs == tuple(files["large"])
+    (low, high), *others = [marker.stats["i"][:2] for marker in merged["p=large"].outputs]
+    assert others
+    assert high < others[0][0]
+    assert low <= high
 
 
 def test_a_range_reads_the_row_groups_that_it_touches(make_table, tmp_path, monkeypatch):

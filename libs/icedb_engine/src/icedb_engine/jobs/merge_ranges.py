@@ -105,9 +105,8 @@ class RangedMerge:
         try:
             after = [_read_contents(_read_footer(store, marker), marker, self.columns) for marker in outputs]
         except (DamagedFile, NotFound) as error:
-            raise Unavailable(
-                f"an output of {self.partition or 'the table'} is not as it was written: {error}"
-            ) from error
+            name = self.units[0].paths.name
+            raise Unavailable(f"table {name}: an output of a merge is not as it was written: {error}") from error
         return MergedGroup(
             self.units[0].group,
             outputs,
