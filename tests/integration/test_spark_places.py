@@ -8,7 +8,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from icedb_sim.rigs.spark_cluster import running_cluster
+from icedb_sim.rigs.cluster_nodes import Node
+from icedb_sim.rigs.spark_cluster import SparkCluster
 from waiting import LIMIT_S
 
 pytestmark = [pytest.mark.spark, pytest.mark.s3, pytest.mark.soak]
@@ -27,10 +28,15 @@ def answer(s3_server, tmp_path_factory):
     """What one run gave; only its process has the keys of the store."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "ICEDB_"))}
     with ExitStack() as stack:
+        folder = tmp_path_factory.mktemp("cluster")
+        nodes = [Node(f"worker-{number}", "127.0.0.1", folder / f"scratch-{number}") for number in range(2)]
+        for node in nodes:
+            node.scratch.mkdir()
+        cluster = stack.enter_context(SparkCluster(folder, nodes=nodes))
         environment |= {
             "ICEDB_STORE": f"s3://{s3_server.bucket}/place",
             "ICEDB_S3_ENDPOINT": s3_server.endpoint_url,
-            "ICEDB_SPARK_MASTER": stack.enter_context(running_cluster(tmp_path_factory.mktemp("cluster"))),
+            "ICEDB_SPARK_MASTER": cluster.url,
             "ICEDB_SPARK_OPTIONS": json.dumps(CLUSTER_OPTIONS),
             "ICEDB_SPARK_SENDS_KEYS": "1",
             "ICEDB_SPARK_MEMORY_MB": "768",

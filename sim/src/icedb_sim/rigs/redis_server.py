@@ -14,7 +14,8 @@ from icedb_log.clock import SystemClock
 from icedb_log.errors import NotFound, Unavailable
 from icedb_service.redis_clients import open_redis, ping_redis
 
-LOOPBACK: Final = "127.0.0.1"
+from icedb_sim.rigs.cluster_nodes import LOOPBACK, Node
+
 START_LIMIT_MS: Final = 240_000
 POLL_MS: Final = 20
 STOP_LIMIT_S: Final = 240
@@ -23,13 +24,17 @@ STOP_LIMIT_S: Final = 240
 class RedisServer:
     """Starts on entry, ends on exit; can be stopped, restarted (empty), and frozen in between.
 
+    Args:
+        node: The machine on which it runs; this one if not given.
+
     Attributes:
         port: The port, the same over restarts.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, node: Node | None = None) -> None:
         self._held = HeldPorts()
         self.port = self._held.draw()
+        self._node = node or Node("", LOOPBACK, Path())
         self._process: subprocess.Popen[bytes] | None = None
         self._folder = tempfile.mkdtemp(prefix="icedb-redis-")
 
@@ -47,7 +52,7 @@ class RedisServer:
     @property
     def url(self) -> str:
         """Its address."""
-        return f"redis://{LOOPBACK}:{self.port}/0"
+        return f"redis://{self._node.address}:{self.port}/0"
 
     def start(self) -> None:
         """Start it, empty, and wait until it answers."""
@@ -56,13 +61,15 @@ class RedisServer:
             "--port",
             str(self.port),
             "--bind",
-            LOOPBACK,
+            self._node.address,
             "--save",
             "",
             "--dir",
             self._folder,
+            "--protected-mode",
+            "no",
         ]
-        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self._process = subprocess.Popen(self._node.command(command), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         clock = SystemClock()
         deadline_ms = clock.monotonic_ms() + START_LIMIT_MS
         client = open_redis(self.url, timeout_ms=1000)

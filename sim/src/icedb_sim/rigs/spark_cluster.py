@@ -1,4 +1,4 @@
-"""A real Spark standalone cluster, and a Spark Connect server of a user's, on loopback, from the Python package.
+"""A real Spark standalone cluster, and a Spark Connect server of a user's, from the Python package.
 
 Ports are free ones, chosen by the processes. Each process leads a session of its own, works in a folder of its own,
 and is stopped with all that it started, whatever happens. Not for production: nothing is encrypted or asks for a name.
@@ -16,8 +16,10 @@ from typing import Any, Final, Self
 
 import pyspark
 from icedb_engine.spark.spark_session import LOOPBACK, find_java
-from icedb_log.clock import Clock, SystemClock
+from icedb_log.clock import SystemClock
 from icedb_log.errors import Unavailable
+
+from icedb_sim.rigs.cluster_nodes import Node
 
 START_LIMIT_MS: Final = 240_000
 STOP_S: Final = 20
@@ -30,39 +32,77 @@ _REGISTERED: Final = re.compile(r"Successfully registered with master (\S+)")
 _CONNECT_PORT: Final = re.compile(r"Spark Connect server started at: \S+:(\d+)")
 
 
-@contextmanager
-def running_cluster(folder: Path, *, worker_count: int = 2, worker_cores: int = 2) -> Iterator[str]:
-    """Run a master and workers, and give the master's URL, ``spark://127.0.0.1:port``.
+class SparkCluster:
+    """A master and its workers; use as a context manager.
 
     Args:
         folder: For logs, work and scratch; made if it is not there.
-        worker_count: How many workers.
+        nodes: Where the workers run, one on each.
         worker_cores: Cores of each; it has 768 MiB of memory for each core.
+        host: The address of the master, which the workers reach.
+        env: What processes find in their environment besides, executors among them: keys of a store.
+        master_options: Options of the master, ``spark.deploy.…``.
 
     Raises:
-        Unavailable: A process did not start; with the end of its log.
+        Unavailable: On entry: a process did not start; with the end of its log.
     """
-    with ExitStack() as stack:
-        master = stack.enter_context(
-            _Daemon(folder / "master", _class("master.Master", "--host", LOOPBACK, "--port", "0", "--webui-port", "0"))
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        nodes: Sequence[Node],
+        worker_cores: int = 2,
+        host: str = LOOPBACK,
+        env: Mapping[str, str] | None = None,
+        master_options: Mapping[str, str] | None = None,
+    ) -> None:
+        self.url = ""
+        self._folder, self._nodes, self._worker_cores, self._host = folder, nodes, worker_cores, host
+        self._env = env or {}
+        self._master_env = {
+            "SPARK_LOCAL_IP": host,
+            "SPARK_DAEMON_JAVA_OPTS": " ".join(f"-D{name}={value}" for name, value in (master_options or {}).items()),
+        }
+        self._stack = ExitStack()
+        self._master = self._make_master("master", port=0)
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            stack.callback(lambda: self._master.stop())
+            self.url = self._master.start().wait_for(_MASTER_URL)
+            workers = [stack.enter_context(self._make_worker(node)) for node in self._nodes]
+            for worker in workers:
+                worker.wait_for(_REGISTERED)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def kill_master(self) -> None:
+        """Kill the master."""
+        self._master.stop(signal.SIGKILL)
+
+    def restart_master(self) -> None:
+        """Start another master at the same address, and wait until it is there; workers come back by themselves."""
+        self._master = self._make_master(f"master-{SystemClock().new_id()}", port=int(self.url.rpartition(":")[2]))
+        self._master.start().wait_for(_MASTER_URL)
+
+    def _make_master(self, name: str, *, port: int) -> "_Daemon":
+        command = _class("master.Master", "--host", self._host, "--port", str(port), "--webui-port", "0")
+        return _Daemon(self._folder / name, command, env=self._master_env)
+
+    def _make_worker(self, node: Node) -> "_Daemon":
+        place = self._folder / node.name
+        command = _class(
+            "worker.Worker",
+            *("--host", node.address, "--webui-port", "0", "--work-dir", str(place / "work")),
+            *("--cores", str(self._worker_cores), "--memory", f"{WORKER_CORE_MB * self._worker_cores}m", self.url),
         )
-        url = master.wait_for(_MASTER_URL)
-        workers = [
-            stack.enter_context(
-                _Daemon(
-                    place := folder / f"worker-{number}",
-                    _class(
-                        "worker.Worker",
-                        *("--host", LOOPBACK, "--webui-port", "0", "--work-dir", str(place / "work")),
-                        *("--cores", str(worker_cores), "--memory", f"{WORKER_CORE_MB * worker_cores}m", url),
-                    ),
-                )
-            )
-            for number in range(worker_count)
-        ]
-        for worker in workers:
-            worker.wait_for(_REGISTERED)
-        yield url
+        scratch = {"SPARK_LOCAL_DIRS": str(node.scratch), "TMPDIR": str(node.scratch)}
+        env = {**self._env, **node.env(), **scratch, "SPARK_LOCAL_IP": node.address}
+        return _Daemon(place, node.command(command), env=env)
 
 
 @contextmanager
@@ -98,19 +138,27 @@ def running_connect_server(folder: Path, *, master: str, options: Mapping[str, s
 class _Daemon:
     """A process of Spark, from its start to the end of all that it started."""
 
-    def __init__(self, folder: Path, command: Sequence[str], *, clock: Clock | None = None) -> None:
+    def __init__(self, folder: Path, command: Sequence[str], *, env: Mapping[str, str] | None = None) -> None:
         self._folder = folder
         self._command = command
-        self._clock = clock or SystemClock()
+        self._env = env or {}
+        self._clock = SystemClock()
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+    def start(self) -> Self:
+        """Start it; wait for nothing."""
         (self._folder / "scratch").mkdir(parents=True)
         (self._folder / "conf").mkdir()
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 self._command,
-                env=_make_environment(self._folder),
+                env=_make_environment(self._folder) | dict(self._env),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -118,11 +166,12 @@ class _Daemon:
             )
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def stop(self, *endings: signal.Signals) -> None:
+        """End it and all that it started, with SIGTERM at first unless told otherwise. Idempotent."""
         process = self._process
         if process is None:
             return
-        for ending in (signal.SIGTERM, signal.SIGKILL):
+        for ending in endings or (signal.SIGTERM, signal.SIGKILL):
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, ending)
             with suppress(subprocess.TimeoutExpired):

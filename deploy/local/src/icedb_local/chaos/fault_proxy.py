@@ -57,6 +57,7 @@ class ProxyFault:
         status: Of ``status`` and ``status_after``.
         delay_ms: Of ``hold``, ``slow``, ``late`` and ``ahead``.
         limit: Requests that meet it at most; ``None``: all while it is active.
+        client: Regular expression that is searched for in address and agent of who sent them.
     """
 
     action: Action
@@ -65,10 +66,12 @@ class ProxyFault:
     status: int = 503
     delay_ms: int = 0
     limit: int | None = None
+    client: str = ""
 
-    def wants(self, method: str, path: str) -> bool:
+    def wants(self, method: str, path: str, client: str) -> bool:
         """Whether a request is one of those."""
-        return (not self.methods or method in self.methods) and re.search(self.target, path) is not None
+        is_one = (not self.methods or method in self.methods) and re.search(self.target, path) is not None
+        return is_one and re.search(self.client, client) is not None
 
 
 @dataclass(slots=True)
@@ -79,11 +82,15 @@ class FaultHits:
         fault: Which.
         times_ms: When each request met it, monotonic, by the door through which it came.
         requests: The same requests: method, path and query of each.
+        clients: Who sent them: address and agent.
+        released: Set when nothing has to wait any more, see :meth:`FaultProxy.release`.
     """
 
     fault: ProxyFault
     times_ms: dict[str, list[int]] = dataclasses.field(default_factory=dict)
     requests: dict[str, list[str]] = dataclasses.field(default_factory=dict)
+    clients: list[str] = dataclasses.field(default_factory=list)
+    released: threading.Event = dataclasses.field(default_factory=threading.Event)
 
     @property
     def by_door(self) -> dict[str, int]:
@@ -130,13 +137,14 @@ class ActiveFaults:
         with self._lock:
             self._active = []
 
-    def take(self, method: str, path: str, *, door: str) -> FaultHits | None:
+    def take(self, method: str, path: str, *, door: str, client: str = "") -> FaultHits | None:
         """Return what happens to a request, which is noted there."""
         with self._lock:
             for hits in self._active:
-                if not hits.is_used_up and hits.fault.wants(method, path):
+                if not hits.is_used_up and hits.fault.wants(method, path, client):
                     hits.times_ms.setdefault(door, []).append(self._clock.monotonic_ms())
                     hits.requests.setdefault(door, []).append(f"{method} {path}")
+                    hits.clients.append(client)
                     return hits
         return None
 
@@ -158,7 +166,20 @@ _ERROR_CODES: Final = {403: "AccessDenied", 500: "InternalError", 503: "SlowDown
 
 
 @dataclass(frozen=True, slots=True)
-class _Request:
+class Request:
+    """A request, held whole.
+
+    Attributes:
+        door: Where it came in.
+        client: Who sent it: address and agent.
+        method: Its method.
+        path: Path and query.
+        headers: Those that the server gets.
+        body: Its body.
+    """
+
+    door: str
+    client: str
     method: str
     path: str
     headers: tuple[tuple[str, str], ...]
@@ -172,7 +193,10 @@ class FaultProxy:
         upstream_port: Loopback port of the S3 server.
         doors: Name of each door and its loopback port; 0 for any free one, see :attr:`ports`.
         clock: For the times of what faults meet.
-        on_done: Told of each request that the server has answered: the door, method and path, the body. By any thread.
+        on_done: Told of each request that the server has answered, and how many bytes the answer's body has. By any
+            thread.
+        host: Address at which it listens; another one than loopback only for machines of a test's own.
+        latency_ms: What each request takes besides, whatever it meets.
     """
 
     def __init__(
@@ -181,9 +205,14 @@ class FaultProxy:
         doors: Mapping[str, int],
         *,
         clock: Clock,
-        on_done: Callable[[str, str, bytes], object] = lambda *_: None,
+        on_done: Callable[[Request, int], object] = lambda *_: None,
+        host: str = LOOPBACK,
+        latency_ms: int = 0,
     ) -> None:
         self.on_done = on_done
+        self.host = host
+        self.latency_ms = latency_ms
+        self._waiting: list[FaultHits] = []
         self._upstream_port = upstream_port
         self._doors: dict[str, _Door] = {}
         self._late: set[threading.Event] = set()
@@ -197,6 +226,8 @@ class FaultProxy:
 
     def __exit__(self, *_: object) -> None:
         self._end.set()
+        for hits in self._waiting:
+            hits.released.set()
         self.land_late()
         self.close_doors()
 
@@ -212,7 +243,14 @@ class FaultProxy:
 
     def begin(self, fault: ProxyFault) -> FaultHits:
         """Begin a fault; see :class:`ActiveFaults`."""
-        return self.faults.add(fault)
+        hits = self.faults.add(fault)
+        self._waiting.append(hits)
+        return hits
+
+    def release(self, hits: FaultHits) -> None:
+        """End a fault, and let requests that have met it go on now: what is slow is forwarded, what is held ends."""
+        self.end(hits)
+        hits.released.set()
 
     def end(self, hits: FaultHits) -> None:
         """End a fault; requests that have met it keep it."""
@@ -238,11 +276,11 @@ class FaultProxy:
         """Return a connection to the server, which is made with its first request."""
         return HTTPConnection(LOOPBACK, self._upstream_port)
 
-    def wait(self, delay_ms: int) -> None:
-        """Let a request wait, at most for as long as there is a proxy."""
-        self._end.wait(delay_ms / 1000)
+    def wait(self, delay_ms: int, released: threading.Event | None = None) -> None:
+        """Let a request wait, at most until it is released, and for as long as there is a proxy."""
+        (released or self._end).wait(delay_ms / 1000)
 
-    def send_late(self, request: _Request, delay_ms: int) -> None:
+    def send_late(self, request: Request, delay_ms: int) -> None:
         """Have the server get a request later."""
         landing = threading.Event()
         self._late.add(landing)
@@ -265,7 +303,7 @@ class _Door(ThreadingTCPServer):
     request_queue_size = 100
 
     def __init__(self, proxy: FaultProxy, name: str, port: int) -> None:
-        super().__init__((LOOPBACK, port), _Client)
+        super().__init__((proxy.host, port), _Client)
         self.proxy = proxy
         self.name = name
         self.clients: set[socket.socket] = set()
@@ -311,13 +349,15 @@ class _Client(BaseHTTPRequestHandler):
     def _serve(self) -> None:
         """Do to a request what is to be done."""
         request = self._read_request()
-        hits = self._proxy.faults.take(self.command, self.path, door=self.server.name)
+        if self._proxy.latency_ms:
+            self._proxy.wait(self._proxy.latency_ms)
+        hits = self._proxy.faults.take(self.command, self.path, door=self.server.name, client=request.client)
         if hits is None:
             self.wfile.write(b"".join(self._forward(request)[1:]))
             return
         fault = hits.fault
         if fault.action in ("hold", "slow"):
-            self._proxy.wait(fault.delay_ms)
+            self._proxy.wait(fault.delay_ms, hits.released)
         if fault.action == "late":
             self._proxy.send_late(request, fault.delay_ms)
         if fault.action in ("hold", "reset", "late"):
@@ -329,7 +369,7 @@ class _Client(BaseHTTPRequestHandler):
 
     do_DELETE = do_GET = do_HEAD = do_POST = do_PUT = _serve  # noqa: N815 - words of the standard library
 
-    def _answer(self, request: _Request, hits: FaultHits) -> None:
+    def _answer(self, request: Request, hits: FaultHits) -> None:
         """Have the server do it, and say of its answer what is to be said."""
         status, head, body = self._forward(request)
         action = hits.fault.action
@@ -344,21 +384,22 @@ class _Client(BaseHTTPRequestHandler):
                 head = _say_later(head, hits.fault.delay_ms)
             self.wfile.write(head + (body[: len(body) // 2] if is_cut else body))
 
-    def _forward(self, request: _Request) -> tuple[int, bytes, bytes]:
+    def _forward(self, request: Request) -> tuple[int, bytes, bytes]:
         answer = _forward(request, self._upstream)
-        self._proxy.on_done(self.server.name, f"{request.method} {request.path}", request.body)
+        self._proxy.on_done(request, len(answer[2]))
         return answer
 
-    def _read_request(self) -> _Request:
+    def _read_request(self) -> Request:
         length = int(self.headers.get("Content-Length", "0"))
         body = self.rfile.read(length)
         if len(body) < length:
             raise ConnectionResetError("the client has left in the middle of its request")
         kept = tuple((name, value) for name, value in self.headers.items() if name.lower() != "expect")
-        return _Request(self.command, self.path, kept, body)
+        client = f"{self.client_address[0]} {self.headers.get('User-Agent', '')}"
+        return Request(self.server.name, client, self.command, self.path, kept, body)
 
 
-def _forward(request: _Request, upstream: HTTPConnection) -> tuple[int, bytes, bytes]:
+def _forward(request: Request, upstream: HTTPConnection) -> tuple[int, bytes, bytes]:
     """Send a request to the server; return its answer: status, head and body."""
     upstream.putrequest(request.method, request.path, skip_host=True, skip_accept_encoding=True)
     for name, value in request.headers:

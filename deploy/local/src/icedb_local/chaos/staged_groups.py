@@ -4,6 +4,8 @@ import re
 import threading
 from typing import Final
 
+from icedb_local.chaos.fault_proxy import Request
+
 GROUP_KEY: Final = r"/_icedb/staging/[^/<>\s]+\.group\b"
 _FLUSHERS_DOOR: Final = "ingest"
 
@@ -21,10 +23,9 @@ class StagedGroups:
         with self._lock:
             return len(self._flushed)
 
-    def note(self, door: str, line: str, body: bytes) -> None:
-        """Look at a request that the store has answered: method and path, and its body."""
-        method = line.partition(" ")[0]
-        if door == _FLUSHERS_DOOR and method in ("DELETE", "POST"):
-            text = line + body.decode(errors="replace")
+    def note(self, request: Request, _answer_bytes: int) -> None:
+        """Look at a request that the store has answered."""
+        if request.door == _FLUSHERS_DOOR and request.method in ("DELETE", "POST"):
+            text = request.path + request.body.decode(errors="replace")
             with self._lock:
                 self._flushed.update(re.findall(GROUP_KEY, text))

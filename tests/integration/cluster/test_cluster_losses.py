@@ -1,0 +1,159 @@
+"""What a cluster loses in the middle of a job: every row is there once afterwards, and what was left lies no longer."""
+
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+
+import pytest
+from cluster_rig import ROWS, make_rows
+from icedb_log.clock import SystemClock
+from waiting import wait_until
+
+pytestmark = [pytest.mark.spark, pytest.mark.s3, pytest.mark.redis, pytest.mark.soak]
+
+CLOCK = SystemClock()
+EXECUTOR = "CoarseGrainedExecutorBackend"
+DATA, LOG = r"_data/.*\.parquet", r"_log/"
+MAX_TRIES = 10
+
+
+@dataclass
+class Job:
+    """An operation whose first write of a kind is held at the store's door."""
+
+    rig: object
+    driver: object
+    table: object
+    what: str
+    hits: object
+    node: object
+    left: ExitStack
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What is lost.
+
+    Attributes:
+        name: In words.
+        what: The operation in whose middle it is lost.
+        strike: Loses it; what it gives the job's stack to undo is undone when the job is done.
+        gate: Whose first write is held, and of what.
+        options: Of the driver's session.
+        is_held: Whether the write goes on only when the job is done.
+        needs_machines: Whether plain processes cannot lose that.
+    """
+
+    name: str
+    what: str
+    strike: object
+    gate: dict = field(default_factory=lambda: {"target": DATA})
+    options: dict = field(default_factory=dict)
+    is_held: bool = False
+    needs_machines: bool = False
+
+
+def kill_executor(job):
+    victims = [each for each in job.node.find(EXECUTOR) if job.driver.application in each.cmdline()]
+    assert len(victims) == 1
+    victims[0].kill()
+
+
+def cut_off(job):
+    job.node.cut()
+    job.left.callback(job.node.join)
+
+
+def restart_master(job):
+    job.rig.cluster.kill_master()
+    job.rig.cluster.restart_master()
+
+
+def slow_down(job):
+    job.node.slow_down(0.05)
+    job.left.callback(job.node.slow_down, None)
+
+
+def kill_driver(job):
+    job.driver.kill()
+
+
+SPECULATION = {"spark.speculation": "true", "spark.speculation.quantile": "0.5", "spark.speculation.multiplier": "1.1"}
+LOSSES = [
+    Loss("an executor is killed in the middle of a flush", "flush", kill_executor),
+    Loss("an executor is killed in the middle of a merge", "merge", kill_executor),
+    Loss("the master is restarted", "merge", restart_master),
+    Loss("a machine is cut off, and its task ends later", "merge", cut_off, is_held=True, needs_machines=True),
+    Loss("a machine is slow, with speculation", "merge", slow_down, options=SPECULATION, is_held=True, needs_machines=True),
+    Loss("the driver is killed between its job and its commit", "merge", kill_driver,
+         gate={"target": LOG, "client": "app/driver", "action": "hold"}),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def drivers(rig):
+    """Drivers by the options of their session; one that was killed is replaced."""
+    with ExitStack() as stack:
+        running = {}
+
+        def find(options):
+            key = tuple(options.items())
+            if key not in running or running[key].process.poll() is not None:
+                stack.close()
+                running.clear()
+                running[key] = stack.enter_context(rig.running_driver(**options))
+            return running[key]
+
+        yield find
+
+
+@contextmanager
+def begun(rig, driver, loss, name):
+    table = rig.table(name)
+    table.stage(range(ROWS))
+    if loss.what == "merge":
+        driver.do("flush", table=table.name)
+        table.stage(range(ROWS, 2 * ROWS))
+        driver.do("flush", table=table.name)
+    hits = rig.gate(table, **loss.gate)
+    with ExitStack() as left:
+        left.callback(rig.proxy.release, hits)
+        driver.begin(loss.what, table=table.name)
+        yield Job(rig, driver, table, loss.what, hits, rig.find_client(hits), left)
+
+
+def ask_until_done(drivers, job, options):
+    """Ask as the next sweeps of a worker do, until the operation is done; return the errors on the way."""
+    errors = []
+    while len(errors) < MAX_TRIES:
+        if job.driver.process.poll() is None:
+            answer = job.driver.answer()
+            if "ok" in answer:
+                return errors
+            errors.append(answer["error"])
+        else:
+            errors.append(["killed", ""])
+            job.driver = drivers(options)
+        job.driver.begin(job.what, table=job.table.name)
+    raise AssertionError(errors)
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name.replace(" ", "-"))
+def test_nothing_is_lost_or_doubled_when(loss, rig, drivers, capsys):
+    if loss.needs_machines and not rig.nodes.are_isolated:
+        pytest.skip("machines of their own need root, and the kernel's namespaces")
+    name = f"loss_{LOSSES.index(loss)}"
+    with begun(rig, drivers(loss.options), loss, name) as job:
+        struck_ms = CLOCK.monotonic_ms()
+        loss.strike(job)
+        if not loss.is_held:
+            rig.proxy.release(job.hits)
+        errors = ask_until_done(drivers, job, loss.options)
+        healthy_ms = CLOCK.monotonic_ms() - struck_ms
+    rows = make_rows(range(2 * ROWS if loss.what == "merge" else ROWS))
+    assert job.table.rows() == rows
+    wait_until(lambda: rig.proxy.late_count == 0, "what is late has landed")
+    assert job.driver.do("merge", table=job.table.name) is not None
+    assert job.table.rows() == rows
+    orphans = job.table.sweep()
+    with capsys.disabled():
+        print(f"\n{loss.name}: healthy after {healthy_ms} ms, {len(orphans)} orphans swept, errors: {errors}")
