@@ -174,7 +174,7 @@ def test_a_port_is_lost_where_a_connection_begins(tmp_path, monkeypatch):
     """The usual ports of gRPC are among those that the system gives to connections: nobody listens there then."""
     with socket.create_server(("127.0.0.1", 0)) as server, socket.socket() as connection:
         connection.connect(server.getsockname())
-        ports = StackPorts(grpc=connection.getsockname()[1])
+        ports = dataclasses.replace(StackPorts.find_free(), grpc=connection.getsockname()[1])
         stack = LocalStack(StackLayout(tmp_path, "local", ports, has_frontend=True))
         monkeypatch.setattr(stack, "is_alive", lambda: True)
         monkeypatch.setattr(stack, "_listening_ports", lambda _: set())
