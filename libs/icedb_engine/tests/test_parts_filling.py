@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from icedb_engine.reading import filling
+from icedb_engine.reading import filling, promoted
 from icedb_engine.units.merge_unit import merge_unit
 from icedb_engine.work import MergeUnit
 from icedb_engine.writing import row_groups
@@ -31,7 +31,7 @@ def half_is_small():
     """Call half a row group small, as in the tests of copies."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(row_groups, "SMALL_SHARE", 2)
-        patch.setattr(filling, "FILLED_ROWS", 3)
+        patch.setattr(promoted, "_PIECE_ROWS", 3)
         yield
 
 

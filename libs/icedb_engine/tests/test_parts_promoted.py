@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from icedb_engine.reading import frame, promoted
+from icedb_engine.reading import frame, promoted, read_paths
 from icedb_engine.sql import quote_text
 from icedb_engine.units.merge_unit import merge_unit
 from icedb_engine.units.query_unit import insert_unit
@@ -248,10 +248,72 @@ def test_rows_of_all_sections_of_a_large_unit_stay_beside_their_text(make_table)
     assert found["n"].cast(pa.string()).equals(found["p__k"])
 
 
-def test_runs_of_rows_are_put_in_their_order():
-    rows = pa.table({"place": pa.array([4, 5, 0, 1, 6, 2, 3], pa.int32())})
-    assert frame._in_order(rows)["place"].to_pylist() == [*range(7)]
-    assert frame._in_order(rows.slice(0, 0)).num_rows == 0
+FEW = ("p.s", "p.deep.x as x", "p.i:BIGINT as i", "p.d:DOUBLE as d", "p.b:BOOLEAN as b", "p.day:DATE as day", "p.at:TIMESTAMP as at", "p.ms:TIMESTAMP(epoch_ms) as ms", "p.s:BIGINT as other", "p.deep")  # fmt: skip
+OF_ONE_KIND = {
+    "s": STRINGS,
+    "deep": st.one_of(st.just("null"), STRINGS.map(lambda text: f'{{ "x" : {text} }}'), st.just("{}")),
+    "i": st.one_of(st.integers(-(2**63), 2**63 - 1).map(str), st.just("-0")),
+    "d": NUMBERS,
+    "b": st.sampled_from(["true", "false", "null"]),
+    "day": st.sampled_from(['"2024-02-29"', '"2024-02-30"', '"0001-01-01"', "null"]),
+    "at": st.sampled_from(['"2024-01-02T03:04:05.5+02:00"', '"2024-01-02 03:04"', '"2024-01-02T03:04:05Z"']),
+    "ms": st.integers(-(10**15), 10**15).map(str),
+    "more": VALUES,
+}
+ODD = st.tuples(st.sampled_from([*OF_ONE_KIND]), VALUES)
+
+
+@given(
+    texts=st.lists(
+        st.one_of(
+            st.fixed_dictionaries({}, optional=OF_ONE_KIND).map(lambda found: to_object(found.items())),
+            st.fixed_dictionaries({}, optional=OF_ONE_KIND).map(lambda found: "\n" + to_object(found.items())[:-1] + "\n}"),
+            st.tuples(st.fixed_dictionaries(OF_ONE_KIND), ODD).map(lambda found: to_object([*found[0].items(), found[1]])),
+            st.sampled_from([None, "[]", "7", "", "{", '{"s":"}', '{"}', '{"s":"x"}{"s":"y"}', '{"s":"x"} ', '{"s":"x"}\0}', '"{\\"s\\":1}"']),
+        ),
+        min_size=1,
+        max_size=6,
+    ),
+    sampled=st.sampled_from([1, 64]),
+    piece_rows=st.sampled_from([2, 64]),
+)  # fmt: skip
+@example(['{"s":"}', '{"}', '{"s":"x"}{"s":"y"}'], 1, 64)
+@example(['{"s":', '{"s":"x"}}', '{"s":"x"}{"s":"y"}'], 1, 64)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_the_quick_reader_finds_what_duckdb_finds(make_table, monkeypatch, texts, sampled, piece_rows):
+    monkeypatch.setattr(read_paths, "SAMPLED_TEXTS", sampled)
+    monkeypatch.setattr(promoted, "_PIECE_ROWS", piece_rows)
+    names = {}
+    columns = promoted.Promoted(
+        make(make_table, *FEW).config, {"p": "VARCHAR"}, lambda name: names.setdefault(name, f"c{len(names)}")
+    )
+    rows = pa.table({names["p"]: pa.array(texts, pa.string())})
+    ENGINE.register("rows", rows.append_column("place", pa.array(range(len(texts)))))
+    wanted = ENGINE.execute(f"{columns.select('rows', kept='place')} ORDER BY place").to_arrow_table()
+    found = columns.make(rows, ENGINE.cursor, thread_count=2)
+    assert {name: show(found[name].to_pylist()) for name in found.column_names} == {
+        name: show(wanted[name].to_pylist()) for name in wanted.column_names if name != "place"
+    }
+
+
+def test_duckdb_is_asked_for_what_the_quick_reader_does_not_read(make_table, monkeypatch):
+    asked = []
+    select = promoted.Promoted.select
+
+    def note(self, relation, **options):
+        asked.append(options.get("columns"))
+        return select(self, relation, **options)
+
+    monkeypatch.setattr(promoted.Promoted, "select", note)
+    monkeypatch.setattr(frame, "SAMPLE_LINES", 0)
+    table = make(make_table, "p.plan", "p.n:BIGINT as n", "p.tags as tags")
+    plain = [{"p": {"plan": "pro", "n": i}} for i in range(100)]
+    (file,) = table.flush(table.stage(*plain, {})).files
+    assert ([row.get("n") for row in table.rows(file)], asked) == ([*range(100), None], [])
+    table.flush(table.stage(*plain, {"p": {"tags": ["a"]}}))
+    assert asked == [["tags"]]
+    table.flush(table.stage(plain[0], {"p": {"n": "?"}}, *plain[1:]))
+    assert asked[1:] == [["p__plan", "n", "tags"]], "what the sample lacks is for DuckDB, with all beside it"
 
 
 def test_a_path_is_a_partition_and_a_sort_column_with_statistics(make_table):

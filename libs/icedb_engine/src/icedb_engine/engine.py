@@ -123,7 +123,7 @@ def open_engine(limits: EngineLimits, scratch: Path) -> Iterator[Any]:
     try:
         # Given at connect it would be shown, and not held (DuckDB 1.5).
         connection.execute(f"SET max_temp_directory_size = '{limits.scratch_bytes}B'")
-        connection.execute("SET TimeZone = 'UTC'")
+        connection.execute("SET GLOBAL TimeZone = 'UTC'")
         with suppress(duckdb.InvalidInputException):  # a notebook without ipywidgets has no bar, nor takes the setting
             connection.execute("SET enable_progress_bar = false")  # it writes to standard output
         connection.execute(f"SET allowed_directories = [{quote_text(str(scratch))}]")

@@ -23,9 +23,6 @@ from icedb_engine.reading.types import Form
 from icedb_engine.writing.encodings import encode_rows
 from icedb_engine.writing.parquet_join import MAGIC, FooterJoiner, SourceChunk, parse_file
 
-FILLED_ROWS: Final = 65_536
-"""Rows whose columns are made at once."""
-
 
 class Filler:
     """Makes what the data files of a group lack. A context manager; any number of threads may ask it.
@@ -107,25 +104,16 @@ class Filler:
         names, _ = number_columns({**dict.fromkeys(texts, "VARCHAR"), **types})
         only = self._config.model_copy(update={"promoted": paths})
         promoted = Promoted(only, dict.fromkeys(texts, Form.VARCHAR), names.__getitem__)
-        schema, parts = make_schema(types), []
-        for start in range(0, rows.num_rows, FILLED_ROWS):
-            part = rows.select(texts).slice(start, FILLED_ROWS)
-            given = part.rename_columns([names[name] for name in texts])
-            found = self._run(given.append_column("place", pa.array(range(part.num_rows), pa.int32())), promoted)
-            nulls = {column: pa.nulls(part.num_rows, kind) for column, kind in zip(columns, schema.types, strict=True)}
-            made = {column: found[names[column]] for column in promoted.types}
-            parts.append(pa.table({**nulls, **made}).cast(schema))
-        return pa.concat_tables(parts) if parts else schema.empty_table()
+        found = promoted.make(rows.select(texts).rename_columns([names[name] for name in texts]), self._open_cursor)
+        schema = make_schema(types)
+        nulls = {column: pa.nulls(rows.num_rows, kind) for column, kind in zip(columns, schema.types, strict=True)}
+        return pa.table({**nulls, **{column: found[names[column]] for column in promoted.types}}).cast(schema)
 
-    def _run(self, rows: pa.Table, promoted: Promoted) -> pa.Table:
+    def _open_cursor(self) -> Any:
         with self._lock:
             if self._engine is None:
                 self._engine = self._stack.enter_context(self._open_engine())
-            self._engine.register("filled", rows)
-            try:
-                return self._engine.execute(promoted.select("filled", kept="place")).to_arrow_table().sort_by("place")
-            finally:
-                self._engine.unregister("filled")
+            return self._engine.cursor()
 
 
 def _read_columns(body: memoryview, chunks: Mapping[str, SourceChunk], *, row_count: int) -> pa.Table:

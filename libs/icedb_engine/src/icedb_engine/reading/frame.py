@@ -426,15 +426,6 @@ def _join_repeated(values: pa.ChunkedArray) -> pa.Array:
     return _join(values)
 
 
-def _in_order(rows: pa.Table) -> pa.Table:
-    """Return rows by their place, 0, 1, …: what the engine's threads give comes in runs of places that follow."""
-    places = rows.column("place").to_numpy()
-    starts = np.flatnonzero(np.diff(places, prepend=-2) != 1)
-    ends = np.append(starts[1:], len(places))
-    order = np.argsort(places[starts])
-    return pa.concat_tables([rows.slice(starts[run], ends[run] - starts[run]) for run in order]) if len(order) else rows
-
-
 SAMPLE_LINES: Final = 4096
 """Lines of all batches that are sampled; for a unit with no more lines the fast reader does not pay."""
 _MIN_SAMPLE: Final = 2
@@ -555,15 +546,14 @@ class UnitSections:
         """Hand rows to the engine; return them and their forms with the promoted columns."""
         engine = self._frame.engine
         rows = rows.append_column("place", count_up(rows.num_rows))
-        engine.hold(relation, rows)
         promoted = self._find_promoted(forms)
         if promoted.types:
-            found = _in_order(engine.connection.execute(promoted.select(relation, kept="place")).to_arrow_table())
+            found = promoted.make(rows, engine.connection.cursor, thread_count=self._frame.thread_count)
             if promoted.has_misfits:
                 self._note_misfits(rows.column("batch"), found.column(MISFITS))
             for name in map(self._frame.name_column, promoted.types):
                 rows = rows.append_column(name, found.column(name))
-            engine.hold(relation, rows)
+        engine.hold(relation, rows)
         return rows, {**forms, **promoted.types}
 
     def _find_promoted(self, forms: Mapping[str, str]) -> Promoted:

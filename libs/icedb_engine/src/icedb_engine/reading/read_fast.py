@@ -188,7 +188,7 @@ class FastColumn:
         return _ARROW_TYPES[self.form]
 
     def settle(self, values: pa.ChunkedArray, counts: Sequence[int]) -> pa.ChunkedArray:
-        """Return values in the column's form; raises _Declined where Arrow may have read them otherwise.
+        """Return values in the column's form; raises Declined where Arrow may have read them otherwise.
 
         Args:
             values: What Arrow has read.
@@ -201,7 +201,7 @@ class FastColumn:
             return _map_chunks(values, read_days, pa.date32())
         if self.form == Form.DOUBLE:
             if not pc.all(pc.less(pc.abs(values), float(EXACT_DOUBLE_MAX)), min_count=0).as_py():
-                raise _Declined
+                raise Declined
             if self.is_new:
                 _check_fractions(values, counts)
         return values
@@ -269,7 +269,7 @@ def read_fast(
     return FastRows(table.select(places), tuple(number for numbers, _ in found for number in numbers), forms)
 
 
-class _Declined(Exception):
+class Declined(Exception):
     """These lines need the exact reader."""
 
 
@@ -290,7 +290,7 @@ class _Reader:
         """Read some batches together; if that does not work, each on its own, without those that need more care."""
         try:
             return [(tuple(group), self._read_group(group))]
-        except (_Declined, pa.ArrowException):
+        except (Declined, pa.ArrowException):
             if len(group) == 1:
                 return []
         return [found for number, lines in group.items() for found in self.read({number: lines})]
@@ -300,7 +300,7 @@ class _Reader:
         row_count = sum(counts)
         decoded_bytes = sum(batch.decoded_bytes for batch in group.values())
         if row_count * len(self._columns) * CELL_BYTES > MAX_GROWTH * max(GROUP_BYTES, decoded_bytes):
-            raise _Declined
+            raise Declined
         views = [_view(batch) for batch in group.values()]
         for bounds, view in views:
             _check_braces(bounds, view)
@@ -312,7 +312,7 @@ class _Reader:
             read_options=pj.ReadOptions(use_threads=self._use_threads, block_size=max(GROUP_BYTES, 2 * longest)),
         )
         if rows.num_rows != row_count:
-            raise _Declined
+            raise Declined
         arrays: list[pa.ChunkedArray | pa.Array] = [
             pa.concat_arrays([pa.repeat(pa.scalar(number, pa.int32()), len(group[number].rows)) for number in group]),
             pa.concat_arrays([batch.numbers for batch in group.values()]),
@@ -328,7 +328,7 @@ class _Reader:
         self._check_keys(lines, f"group_{min(group)}")
         found = cut_few(data, self._nested)
         if found is None or len(found[0]) != len(lines):
-            raise _Declined
+            raise Declined
         return dict(zip(self._nested, found, strict=True))
 
     def _check_keys(self, lines: pa.StringArray, name: str) -> None:
@@ -340,7 +340,7 @@ class _Reader:
             ).fetchall()
             cursor.unregister(name)
         if is_twice or not self._columns.keys() >= set(keys or ()):
-            raise _Declined
+            raise Declined
 
 
 def _is_nested(texts: pa.StringArray) -> bool:
@@ -364,7 +364,7 @@ def _check_braces(bounds: np.ndarray, view: memoryview) -> None:
     last = last - (data[last] == _NEWLINE)
     last = last - (data[last] == _RETURN)
     if not ((data[bounds[:-1]] == _OPEN).all() and (data[last] == _CLOSE).all()):
-        raise _Declined
+        raise Declined
 
 
 def _check_fractions(values: pa.ChunkedArray, counts: Sequence[int]) -> None:
@@ -374,11 +374,11 @@ def _check_fractions(values: pa.ChunkedArray, counts: Sequence[int]) -> None:
         own = values.slice(start, count)
         start += count
         if own.null_count < count and not pc.any(pc.not_equal(pc.trunc(own), own)).as_py():
-            raise _Declined
+            raise Declined
 
 
 def _map_chunks(values: pa.ChunkedArray, read: Callable[[Any], pa.Array | None], to: pa.DataType) -> pa.ChunkedArray:
     found = [read(chunk) for chunk in values.chunks]
     if any(chunk is None for chunk in found):
-        raise _Declined
+        raise Declined
     return pa.chunked_array(found, to)
