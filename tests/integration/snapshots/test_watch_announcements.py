@@ -6,6 +6,7 @@ import pytest
 from icedb_log.units import HOUR_MS
 from icedb_log.warehouse import Warehouse
 from icedb_proto import snapshot_pb2 as pb
+from icedb_service import announcements
 from icedb_service.celery_app import make_app
 from icedb_service.redis_clients import open_redis
 from icedb_service.settings import ServiceSettings
@@ -102,3 +103,16 @@ def test_without_redis_each_interval_tells_and_when_it_is_back_nothing_was_misse
     tables[2].append(1)
     redis.stop()
     assert next(events).table == "t2"
+
+
+def test_a_redis_that_hangs_counts_as_away_until_it_answers(rig, redis, tables, monkeypatch):
+    monkeypatch.setattr(announcements, "SILENCE_S", 0.2)
+    events = watch(rig, *tables)
+    redis.freeze()
+    try:
+        wait_until(lambda: not rig.metric("icedb_snapshot_hears_commits"))
+        tables[1].append(1)
+        assert next(events).table == "t1"
+    finally:
+        redis.thaw()
+    wait_until(lambda: rig.metric("icedb_snapshot_hears_commits"))

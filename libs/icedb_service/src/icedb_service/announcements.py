@@ -27,7 +27,7 @@ class CommitListener:
 
     Args:
         url: Of Redis.
-        timeout_ms: Longest wait to connect.
+        timeout_ms: Longest wait to connect, and for what is sent.
     """
 
     def __init__(self, url: str, *, timeout_ms: int) -> None:
@@ -73,6 +73,7 @@ class CommitListener:
         client = Redis.from_url(
             self._url,
             socket_connect_timeout=self._timeout_ms / SECOND_MS,
+            socket_timeout=self._timeout_ms / SECOND_MS,
             retry=Retry(NoBackoff(), 0),  # a connection that is replaced in silence has missed something in silence
             decode_responses=True,
             encoding_errors="replace",

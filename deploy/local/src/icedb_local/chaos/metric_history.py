@@ -214,7 +214,7 @@ class Scraper(BackgroundThread):
             self._stop.wait(self._interval_s)
 
 
-def read_metrics(port: int) -> dict[str, float] | None:
+def read_metrics(port: int, *, kept: tuple[str, ...] = KEPT) -> dict[str, float] | None:
     """Ask a metrics port for the series that are kept; ``None``: it does not answer, or has none yet."""
     connection = http.client.HTTPConnection(LOOPBACK, port, timeout=SCRAPE_TIMEOUT_S)
     try:
@@ -225,14 +225,14 @@ def read_metrics(port: int) -> dict[str, float] | None:
         return None
     finally:
         connection.close()
-    return parse_metrics(text) if answer.status == HTTPStatus.OK else None
+    return parse_metrics(text, kept=kept) if answer.status == HTTPStatus.OK else None
 
 
-def parse_metrics(text: str) -> dict[str, float]:
+def parse_metrics(text: str, *, kept: tuple[str, ...] = KEPT) -> dict[str, float]:
     """Return the kept series of Prometheus' text format."""
     values: dict[str, float] = {}
     for line in text.splitlines():
-        if line.startswith(KEPT):
+        if line.startswith(kept):
             series, _, value = line.rpartition(" ")
             values[series] = float(value)
     return values
