@@ -57,15 +57,15 @@ def take_snapshot(options: ReadOptions, *, clock: Clock) -> PinnedSnapshot:
         lease_id = acquire_lease(table, ttl_ms=options.lease_ms, at_ms=options.as_of_ms, holder="spark read").lease_id
     found = _read_snapshot(table, options)
     schema = unite_columns(found.schema, table.config)
-    check_selection(options, table.paths, schema)
+    named = check_selection(options, table.paths, schema)
     files = select_files(table.paths, table.config, found, filters=options.filters, where=options.where)
     prefix = table.paths.data_prefix
     rows = [[marker.path.removeprefix(prefix), marker.size_bytes, marker.row_count] for marker in files]
-    return PinnedSnapshot(table.paths, schema, zlib.compress(orjson.dumps(rows), _LEVEL), lease_id)
+    return PinnedSnapshot(table.paths, schema, zlib.compress(orjson.dumps(rows), _LEVEL), lease_id, named)
 
 
-def check_selection(options: ReadOptions, paths: TablePaths, schema: Mapping[str, str]) -> None:
-    """See that columns and condition fit a table.
+def check_selection(options: ReadOptions, paths: TablePaths, schema: Mapping[str, str]) -> frozenset[str]:
+    """See that columns and condition fit a table; return the names in the condition, in lower case.
 
     Raises:
         InvalidRequest: They do not, or the table has no columns yet.
@@ -79,8 +79,9 @@ def check_selection(options: ReadOptions, paths: TablePaths, schema: Mapping[str
         raise InvalidRequest(
             f"option columns: table {paths.name} has no column {unknown[0]!r}; it has {', '.join(schema)[:300]}"
         )
-    if options.where is not None:
-        check_reader_condition(options.where, schema, table=paths.name)
+    if options.where is None:
+        return frozenset()
+    return check_reader_condition(options.where, schema, table=paths.name)
 
 
 def _read_snapshot(table: Table, options: ReadOptions) -> Snapshot:

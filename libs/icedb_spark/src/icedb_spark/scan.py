@@ -1,7 +1,7 @@
 """What tasks run to read data files, and how files are dealt out to them.
 
-Objects come through the object store, never through Spark: each task fetches its files to its scratch folder, and the
-native engine streams their rows, so that memory does not grow with a file.
+Objects come through the object store, never through Spark: each task fetches to its scratch folder what it reads of its
+files, columns and row groups, and the native engine streams their rows, so that memory does not grow with a file.
 """
 
 import heapq
@@ -37,7 +37,7 @@ class Scan:
     Attributes:
         place: Where they are, and the bounds of a task.
         paths: Keys of the table.
-        schema: All columns that a condition may name, with SQL types.
+        schema: The columns that come out, and those that the condition names, with SQL types.
         columns: Which of them come out, in their order.
         where: Only rows for which this is true.
     """
@@ -80,7 +80,8 @@ class Scan:
 def make_scan(options: "ReadOptions", pinned: PinnedSnapshot) -> Scan:
     """Return how the rows of a snapshot are read."""
     columns = options.columns or tuple(pinned.schema)
-    return Scan(options.place, pinned.paths, pinned.schema, columns, options.where)
+    needed = {name: kind for name, kind in pinned.schema.items() if name in columns or name.lower() in pinned.named}
+    return Scan(options.place, pinned.paths, needed, columns, options.where)
 
 
 def deal_files(files: Sequence[DataFile], *, split_bytes: int) -> list[InputPartition]:

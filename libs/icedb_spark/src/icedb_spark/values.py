@@ -73,12 +73,14 @@ class PinnedSnapshot:
         schema: All columns of the table, logged and declared, with SQL types.
         files: The data files, ascending by path; packed.
         lease_id: What holds them; ``None``: their grace period alone.
+        named: Names in the condition that may be columns, in lower case.
     """
 
     paths: TablePaths
     schema: Mapping[str, str]
     files: bytes
     lease_id: str | None = None
+    named: frozenset[str] = frozenset()
 
     def unpack(self) -> tuple[DataFile, ...]:
         """Return the data files."""

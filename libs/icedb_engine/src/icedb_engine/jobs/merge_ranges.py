@@ -140,7 +140,7 @@ def _read_source(
 
 
 def _read_footer(store: ObjectStore, marker: FileMarker) -> bytes:
-    end = read_end(store, marker)
+    end = read_end(store, marker.path, size_bytes=marker.size_bytes)
     if end is None:
         raise DamagedFile("it has another size than the log says")
     return cut_footer(memoryview(end))

@@ -198,7 +198,8 @@ def _reader(source: Path | pa.Buffer) -> Any:
     return str(source) if isinstance(source, Path) else pa.BufferReader(source)
 
 
-def _cut_range(start: int, end: int) -> Iterator[tuple[int, int]]:
+def cut_range(start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yield a range of bytes in pieces that are read one by one."""
     for place in range(start, end, _PIECE_BYTES):
         yield place, min(end, place + _PIECE_BYTES)
 
@@ -217,17 +218,17 @@ def find_ranges(chunks: Mapping[str, SourceChunk], names: Iterable[str]) -> list
     return ranges
 
 
-def read_end(store: ObjectStore, marker: FileMarker) -> bytes | None:
+def read_end(store: ObjectStore, path: str, *, size_bytes: int) -> bytes | None:
     """Read a data file from its footer on, or all of a small one; ``None``: it has another size. Raises NotFound."""
-    length = min(marker.size_bytes, FOOTER_BYTES)
-    found = store.get_range(marker.path, start=marker.size_bytes - length, length=length)
-    if found.info.size_bytes != marker.size_bytes:
+    length = min(size_bytes, FOOTER_BYTES)
+    found = store.get_range(path, start=size_bytes - length, length=length)
+    if found.info.size_bytes != size_bytes:
         return None
     end = found.body
     needed = TAIL_BYTES + int.from_bytes(end[-TAIL_BYTES:][:4], "little")
-    if length < needed <= marker.size_bytes:
-        end = store.get_range(marker.path, start=marker.size_bytes - needed, length=needed).body
-    return end if len(end) == marker.size_bytes else end[-needed:]
+    if length < needed <= size_bytes:
+        end = store.get_range(path, start=size_bytes - needed, length=needed).body
+    return end if len(end) == size_bytes else end[-needed:]
 
 
 def cut_footer(content: memoryview | mmap) -> bytes:
@@ -303,7 +304,7 @@ class DataFiles:
 
     def _fetch_footer(self, store: ObjectStore, marker: FileMarker) -> InputFile | None:
         """Return a file with its footer alone, or with its content if that came, too; ``None``: it has another size."""
-        end = read_end(store, marker)
+        end = read_end(store, marker.path, size_bytes=marker.size_bytes)
         if end is None:
             return None
         if len(end) == marker.size_bytes:
@@ -466,7 +467,7 @@ class DataFiles:
         """Begin to read some ranges, unless the store is best read by one thread; return the pieces of each."""
         if limit_reads(self._store, self._unit.engine.transfer_count) == 1:  # to hand over each costs more
             return (self._read_pieces(each, [told]) for told in ranges)
-        cut = [list(_cut_range(start, end)) for start, end in ranges]
+        cut = [list(cut_range(start, end)) for start, end in ranges]
         todo = chain.from_iterable(cut)
         waiting = deque(pool.submit(self._read, each, *piece) for piece in islice(todo, _PIECES_AHEAD))
 
@@ -480,7 +481,7 @@ class DataFiles:
 
     def _read_pieces(self, each: InputFile, ranges: Iterable[tuple[int, int]]) -> Iterator[bytes]:
         for start, end in ranges:
-            for piece in _cut_range(start, end):
+            for piece in cut_range(start, end):
                 yield self._read(each, *piece)
 
     def _read(self, each: InputFile, start: int, end: int) -> bytes:

@@ -160,8 +160,10 @@ def check_row_condition(process: SqlProcess, condition: str, schema: Mapping[str
     return found
 
 
-def check_reader_condition(condition: str, schema: Mapping[str, str], *, table: str) -> None:
+def check_reader_condition(condition: str, schema: Mapping[str, str], *, table: str) -> frozenset[str]:
     """Check that a text is one condition over the columns of a row, for a reader of a table.
+
+    Returns the names in it that may be columns, in lower case.
 
     Args:
         condition: DuckDB's SQL.
@@ -176,7 +178,7 @@ def check_reader_condition(condition: str, schema: Mapping[str, str], *, table: 
     check_condition(condition, schema, table=table)
     try:
         with SqlProcess(CHECK_LIMITS) as process:
-            check_row_condition(process, condition, schema)
+            return check_row_condition(process, condition, schema).named
     except QueryProblem as problem:
         raise InvalidRequest(
             f"table {table}: where={condition[:120]!r}: {problem}; give one condition over the table's columns, as "

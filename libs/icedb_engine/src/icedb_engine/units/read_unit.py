@@ -2,7 +2,8 @@
 
 Runs inside a task, or directly in a test: it needs a store, not Spark. Every row carries the place of its file; its
 columns have the table's names and types, wider than the file's where the table is wider, NULL where the file has no
-such column. Files are copied to scratch, some at a time, and read a chunk at a time by the native engine.
+such column. Files, or the columns and row groups of them that are read, are copied to scratch, some at a time, and read
+a chunk at a time by the native engine.
 """
 
 import threading
@@ -24,6 +25,7 @@ from icedb_log.units import MIB
 
 from icedb_engine.arrow_types import find_arrow_type, fit
 from icedb_engine.engine import open_engine, open_scratch
+from icedb_engine.reading.column_ranges import fetch_columns
 from icedb_engine.reading.data_files import describe_columns, is_read_as, require_path_values, scan_files
 from icedb_engine.sql import quote_name
 from icedb_engine.work import DataFile, ReadUnit
@@ -77,30 +79,35 @@ def read_files(unit: ReadUnit, store: ObjectStore) -> Generator[pa.RecordBatch, 
             files = unit.files[start : start + _FILES_AT_ONCE]
             paths = [scratch / f"{number}.parquet" for number in range(len(files))]
             with ThreadPoolExecutor(unit.engine.transfer_count, thread_name_prefix="icedb-download") as pool:
-                list(pool.map(partial(_download, unit, store), files, paths))
-            for place, (file, path) in enumerate(zip(files, paths, strict=True), start):
-                yield from _FileReader(unit, file, path, engine).read(place)
+                row_counts = list(pool.map(partial(_fetch, unit, store), files, paths))
+            for place, (file, path, row_count) in enumerate(zip(files, paths, row_counts, strict=True), start):
+                yield from _FileReader(unit, file, path, engine, row_count=row_count).read(place)
                 path.unlink()
 
 
-def _download(unit: ReadUnit, store: ObjectStore, file: DataFile, path: Path) -> None:
+def _fetch(unit: ReadUnit, store: ObjectStore, file: DataFile, path: Path) -> int | None:
+    """Fetch what is read of a file; return its rows by its footer if that is not all, ``None`` if it is the whole."""
     try:
-        store.download(file.path, path)
+        row_count = None if unit.is_whole else fetch_columns(store, file, path, unit.columns, where=unit.where)
+        if row_count is None:
+            store.download(file.path, path)
     except NotFound as error:
         raise NotFound(
             f"table {unit.paths.name}: data file {file.path} is gone from the store: "
             "read the log again; if it is still named there, restore the object"
         ) from error
+    return row_count
 
 
 class _FileReader:
-    """Reads one file that was fetched."""
+    """Reads one file that was fetched, or what was fetched of it; ``row_count``: rows of the whole, if it is a part."""
 
-    def __init__(self, unit: ReadUnit, file: DataFile, path: Path, engine: Any) -> None:
+    def __init__(self, unit: ReadUnit, file: DataFile, path: Path, engine: Any, *, row_count: int | None) -> None:
         self._unit = unit
         self._file = file
         self._path = path
         self._engine = engine
+        self._row_count = row_count
         self._what = f"table {unit.paths.name}: data file {file.path}"
 
     def read(self, place: int) -> Iterator[pa.RecordBatch]:
@@ -151,7 +158,7 @@ class _FileReader:
         return rows.project(", ".join(f"{quote_name(name)} AS c{place}" for place, name in enumerate(unit.outputs)))
 
     def _measure(self) -> tuple[int, int]:
-        """Return the rows of the file, and how many of them a chunk should have."""
+        """Return the rows of what was fetched, and how many of them a chunk should have."""
         try:
             footer = pq.read_metadata(self._path)
             row_count = int(footer.num_rows)
@@ -160,9 +167,10 @@ class _FileReader:
             raise CorruptLog(
                 f"{self._what} is not readable as Parquet ({str(error)[:200]}): restore the object"
             ) from error
-        if self._file.row_count not in (None, row_count):
+        whole_count = row_count if self._row_count is None else self._row_count
+        if self._file.row_count not in (None, whole_count):
             raise CorruptLog(
-                f"{self._what} has {row_count} rows, and {self._file.row_count} by the log: restore the object"
+                f"{self._what} has {whole_count} rows, and {self._file.row_count} by the log: restore the object"
             )
         fitting = CHUNK_BYTES * row_count // max(size_bytes, 1)
         return row_count, max(1, min(CHUNK_ROWS, fitting))
