@@ -1,9 +1,9 @@
 """What holds for every test, whatever its package.
 
-How long it may take; which tests run in one process; ids that are the same in each process (pytest-xdist shares them);
-a collector of garbage that looks at what tests make, not again and again at the thousands of tests themselves; and
-Ctrl-C: a shell starts what it puts in the background with SIGINT ignored, every process below inherits that, and
-programs that tests interrupt must hear of it all the same.
+The examples of Hypothesis; how long it may take; which tests run in one process; ids that are the same in each
+process (pytest-xdist shares them); a collector of garbage that looks at what tests make, not again and again at the
+thousands of tests themselves; and Ctrl-C: a shell starts what it puts in the background with SIGINT ignored, every
+process below inherits that, and programs that tests interrupt must hear of it all the same.
 """
 
 import gc
@@ -14,12 +14,15 @@ from typing import Final
 
 import pytest
 import structlog
+from icedb_sim.tables.profiles import load_profile
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
+load_profile()
+
 TIMEOUT_S: Final = 900
-"""Of tests that start a whole stack, or are long by intent (``e2e``, ``soak``). All others have ``timeout`` of
-pyproject.toml; one that names its own (``pytest.mark.timeout``) keeps it."""
+"""Of tests that start Spark or a whole stack, or are long by intent (``spark``, ``e2e``, ``soak``). All others have
+``timeout`` of pyproject.toml; one that names its own (``pytest.mark.timeout``) keeps it."""
 
 SHARED_SESSION: Final = "tests/integration/spark/"
 """Tests of one Spark session, which takes longer to get warm than they take."""
@@ -58,9 +61,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFil
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give tests that start a stack, or many runs, the time for it."""
+    """Give tests that start Spark, a stack, or many runs, the time for it."""
     for item in items:
-        if item.get_closest_marker("timeout") is None and {"e2e", "soak"} & {mark.name for mark in item.iter_markers()}:
+        marks = {mark.name for mark in item.iter_markers()}
+        if item.get_closest_marker("timeout") is None and {"spark", "e2e", "soak"} & marks:
             item.add_marker(pytest.mark.timeout(TIMEOUT_S))
 
 

@@ -142,6 +142,8 @@ def _module(path: Path) -> str:
 @cache
 def _citations(text: str, ids: frozenset[str]) -> tuple[frozenset[str], frozenset[str]]:
     """Return the rules that comments and strings cite, and those that only the module's docstring cites."""
+    if not any(_cited(text, ids)):
+        return frozenset(), frozenset()
     docstring = ast.get_docstring(ast.parse(text), clean=False) or ""
     strings = [
         token.string

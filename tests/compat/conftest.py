@@ -4,9 +4,6 @@ from pathlib import Path
 
 import pytest
 from icedb_log.log.fold import fold
-from icedb_sim.tables.profiles import load_profile
-
-load_profile()
 
 
 def _load(name):

@@ -7,9 +7,6 @@ from pathlib import Path
 
 import pytest
 import structlog
-from icedb_sim.tables.profiles import load_profile
-
-load_profile()
 
 
 class LogWatch:

@@ -24,9 +24,6 @@ from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_log.units import MIB
 from icedb_sim.fakes.fake_clock import FakeClock
 from icedb_sim.fakes.memory_store import MemoryObjectStore
-from icedb_sim.tables.profiles import load_profile
-
-load_profile()
 
 SQL_TYPES = {arrow_type: sql_type for sql_type, arrow_type in ARROW_TYPES.items()}
 COMMIT_ID = "c0ffee"

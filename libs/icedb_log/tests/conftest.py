@@ -1,8 +1,5 @@
 import pytest
-from icedb_sim.tables.profiles import load_profile
 from icedb_sim.tables.small_table import SmallTable
-
-load_profile()
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Settings of Hypothesis that every test suite of the workspace loads from its ``conftest.py``."""
+"""Settings of Hypothesis for all tests of the workspace: the ``conftest.py`` at its root loads them."""
 
 import os
 from datetime import timedelta
