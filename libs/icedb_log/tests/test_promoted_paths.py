@@ -56,7 +56,7 @@ def test_a_path_is_read_and_written_in_one_form(text, expected):
         ("p.x:", "not understood"),
         ("p.x y", "not understood"),
         ('p."x', "not understood"),
-        ("p.*", "stands for none"),
+        ("p.*.x", "stands for none"),
         ('p.""', "1 to 255 bytes of printable"),
         (r'p."\u0000"', "1 to 255 bytes of printable"),
         ("p.x:VARCHAR(7)", "is unknown"),

@@ -32,7 +32,13 @@ def test_the_same_change_again_writes_nothing(table):
 
 
 @pytest.mark.parametrize(
-    "field", sorted(TableConfig.model_fields.keys() - FREE_FIELDS - RISING_FIELDS - {"declared", "promoted", "times"})
+    "field",
+    sorted(
+        TableConfig.model_fields.keys()
+        - FREE_FIELDS
+        - RISING_FIELDS
+        - {"declared", "promoted", "promoted_below", "times"}
+    ),
 )
 def test_what_data_files_and_ids_depend_on_is_fixed(table, field):
     with pytest.raises(InvalidRequest, match=f"{field} cannot be changed"):

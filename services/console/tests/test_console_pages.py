@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 
 import pytest
 from icedb_client.wakeups import RedisLook
+from icedb_log.changes.table_changes import alter_table_config
 from icedb_log.commit.fence import acquire_fence
 from icedb_log.errors import HaltError, Unavailable
 from icedb_log.holds.leases import acquire_lease
@@ -119,10 +120,24 @@ def test_a_tables_page_tells_what_it_did_what_waits_and_why(table):
             assert lease.lease_id in page
             assert "analyst" in page
             assert "third quarter" in page
+            assert "filling" not in page
             assert "merge" in page
             assert "(write amplification)" in page
             assert "1 staged batch" in re.sub(r"<[^>]*>", "", page)
             assert page.count('<figure class="chart"') == 2
+
+    run(work)
+
+
+def test_a_column_that_is_filled_is_named_with_what_is_left(table):
+    async def work():
+        async with open_console(table) as rig:
+            table.append(1, p="a")
+            change = {"declared": {"body": "VARCHAR", "x": "VARCHAR"}, "promoted": {"x": ("body", "x")}}
+            alter_table_config(table, change, clock=table.clock)
+            table.append(2, p="a")
+            page = re.sub(r"<[^>]*>", "", (await rig.browser().get("/tables/t")).text)
+            assert "x: filling. Merges write 1 data file anew, 16 B." in page
 
     run(work)
 

@@ -7,6 +7,7 @@ from icedb_log.errors import CorruptLog, Unavailable
 from icedb_log.jobs import ContentCheck
 from icedb_log.merge.merge import MergeResult
 from icedb_log.names import MERGE_COLD, MERGE_MERGE
+from icedb_log.table.stored_config import read_table_config
 from icedb_log.table.table_config import PartitionField
 from icedb_log.units import MINUTE_MS
 from icedb_merger.metrics import MergeMetrics
@@ -86,6 +87,32 @@ def test_after_its_time_a_table_makes_room_for_others(context):
     assert not make_tasks(context).merge("events").details["has_more"]
     assert context.wakeups.woken == []
     assert context.metric("icedb_merge_turns_total", lane="hot", end="done") == 1
+
+
+class SampledMerger:
+    """Finds the same texts in all files."""
+
+    def __init__(self, context):
+        self.inner, self.merge_groups, self.sample_count = context.engine.merger, context.engine.merger.merge_groups, 0
+
+    def sample_texts(self, table, files, column):
+        self.sample_count += 1
+        return ['{"plan": "pro"}'] * 100
+
+
+def test_a_turn_looks_once_for_paths_that_are_to_be_promoted(context):
+    context.create_table("web", declared={"p": "VARCHAR"}, promoted_below=(("p",),), merge_fan_in=2)
+    for number in range(8):
+        context.commit([{"n": number}], table="web")
+    merger = context.engine.merger = SampledMerger(context)
+    assert make_tasks(context, merge_hot_files=4).merge("web").details["commits"] > 0
+    assert (merger.sample_count, read_table_config(context.warehouse.table("web")).promoted) == (
+        1,
+        {"p__plan": ("p", "plan")},
+    )
+    append(context, 1)
+    make_tasks(context).merge("events")
+    assert merger.sample_count == 1, "a table that promotes nothing by itself is not looked at"
 
 
 def test_after_its_amount_a_table_makes_room_for_others(context):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from icedb_client.client import QueryResult
 from icedb_client.requests import Partitions, Time
 from icedb_client.snapshots import Snapshot
+from icedb_log.changes.frequent_paths import promote_by_sample
 from icedb_log.changes.row_changes import ChangeResult, delete_rows, rewrite_partitions
 from icedb_log.clean.orphans import OrphanPolicy
 from icedb_log.clean.sweep import SweepResult, sweep_table
@@ -94,7 +95,10 @@ class LakeTable(TableWriter):
         total = MergeResult()
         with self.merging:
             while watch.has_time():
-                done = merge_table(self.open(), self.lake.engine.merger, options=options, watch=watch)
+                table, merger = self.open(), self.lake.engine.merger
+                if not total.commit_count:
+                    table = promote_by_sample(table, merger)
+                done = merge_table(table, merger, options=options, watch=watch)
                 total = total.plus(done)
                 if done.committed_key is None:
                     break

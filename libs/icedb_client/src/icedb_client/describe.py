@@ -3,7 +3,8 @@
 Figures come from what is written down already: the log has bounds and nulls of the columns that a table is partitioned
 or sorted by, the footers of data files have those of all others. The number of distinct values is in neither: the
 rows of a small table are read for it, those of others by a scan alone. Each figure says how well it is known
-(:data:`Known`), and is never less certain than it says. How many files are opened is bounded.
+(:data:`Known`), and is never less certain than it says. How many files are opened is bounded. Which paths stand in JSON
+text is seen in a sample of the rows, a bounded number.
 """
 
 from collections.abc import Collection, Mapping
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from icedb_log.errors import InvalidRequest
 from icedb_log.table.column_bounds import MAX_BOUND_CHARS
+from icedb_log.table.path_shares import PathShare, find_path_shares
 from icedb_log.texts import quote_name, quote_text
 from icedb_log.units import MIB
 
@@ -37,6 +39,11 @@ SMALL_BYTES: Final = 16 * MIB
 HEAD_FILES: Final = 8
 MAX_HEAD_ROWS: Final = 100_000
 _BOOLEAN_VALUES: Final = 2
+SAMPLED_FILES: Final = 4
+SAMPLED_TEXTS: Final = 512
+"""Of each of these files, whose paths are looked at."""
+MIN_SHARE: Final = 0.01
+MAX_PATHS: Final = 256
 DISTINCT_AT_ONCE: Final = 50
 """Columns whose values are counted by one query."""
 
@@ -71,6 +78,23 @@ class ColumnDescription:
 
 
 @dataclass(frozen=True, slots=True)
+class PathDescription:
+    """A path below a column of JSON text, as far as a sample tells.
+
+    Attributes:
+        path: The column, then keys.
+        share: Part of the sampled rows that have a value there, 0 to 1.
+        type: Of a column that would take all of its values; ``None``: none would, or they are objects or arrays.
+        column: The column that it is promoted to, if readers see one.
+    """
+
+    path: tuple[str, ...]
+    share: float
+    type: str | None
+    column: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionSpan:
     """The values of one partition field: how many, the least and the greatest; ``None``: there is only null."""
 
@@ -95,6 +119,8 @@ class TableDescription:
         columns: Its columns, in the order of the schema.
         source: What was read: the ``log`` alone, ``footers``, too, or ``rows``.
         opened_count: How many data files were opened for it.
+        paths: What stands in columns of JSON text in at least one of 100 sampled rows, the most frequent first; empty
+            if no rows may be read.
     """
 
     table: str
@@ -107,6 +133,7 @@ class TableDescription:
     columns: tuple[ColumnDescription, ...]
     source: Literal["log", "footers", "rows"]
     opened_count: int
+    paths: tuple[PathDescription, ...] = ()
 
 
 @dataclass(slots=True)
@@ -189,6 +216,7 @@ def describe_snapshot(snapshot: SnapshotFiles, *, files: int, scan: bool | None)
             source, opened = "rows", total
             with explained(snapshot), interruptible(con):
                 _count_distinct(con, picked, facts)
+        shares = () if scan is False else _sample_paths(con, picked, facts)
     table = None if snapshot.answerer is None else snapshot.answerer.table(snapshot.table)
     fields = () if table is None else table.partition_fields
     identities = {field.name: field.column for field in fields if field.transform == "identity"}
@@ -215,6 +243,34 @@ def describe_snapshot(snapshot: SnapshotFiles, *, files: int, scan: bool | None)
         columns=tuple(columns),
         source=source,
         opened_count=opened,
+        paths=_describe_paths(shares, {path: name for name, path in promoted.items() if name in snapshot.schema}),
+    )
+
+
+def _sample_paths(con: "DuckDBPyConnection", picked: SnapshotFiles, facts: Mapping[str, _Facts]) -> list[PathShare]:
+    """Return the paths in columns that begin like JSON objects in all rows, as far as their bounds tell."""
+    texts = [
+        name
+        for name, each in facts.items()
+        if isinstance(each.low, str) and isinstance(each.high, str) and each.low[:1] == each.high[:1] == "{"
+    ]
+    count = min(SAMPLED_FILES, len(picked.files))
+    files = [picked.files[at * len(picked.files) // count] for at in range(count)]
+    shares: list[PathShare] = []
+    with explained(picked), interruptible(con):
+        for name in texts:
+            found: list[str | None] = []
+            for file in files:
+                one = select_from(replace(picked, files=PickedFiles([file])), columns=[name])
+                found += [text for (text,) in con.execute(f"{one} LIMIT {SAMPLED_TEXTS}").fetchall()]
+            shares += find_path_shares(name, found)
+    return shares
+
+
+def _describe_paths(shares: list[PathShare], promoted: Mapping[tuple[str, ...], str]) -> tuple[PathDescription, ...]:
+    frequent = sorted((each for each in shares if each.share >= MIN_SHARE), key=lambda each: (-each.share, each.path))
+    return tuple(
+        PathDescription(each.path, each.share, each.sql_type, promoted.get(each.path)) for each in frequent[:MAX_PATHS]
     )
 
 

@@ -15,6 +15,7 @@ from icedb_log.formats import find_format
 from icedb_log.keys import TablePaths
 from icedb_log.log.live_files import ChosenFiles
 from icedb_log.model import EMPTY, ColumnStats, FileMarker
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.table_config import TableConfig
 
 CheckAlive = Callable[[], None]
@@ -360,6 +361,23 @@ class GroupMerger(Protocol):
             NotFound: An input is gone although it is live: the table is damaged, or this job is stale.
             HaltError: An input is damaged.
             Unavailable: The store or the engine did not answer.
+        """
+        ...
+
+
+class TextSampler(Protocol):
+    """Reads some of the rows of a text column."""
+
+    def sample_texts(self, table: TableStore, files: Sequence[FileMarker], column: str) -> Sequence[str | None]:
+        """Return the texts of some rows, evenly from some data files: a bounded number, of a bounded size.
+
+        Args:
+            table: The table.
+            files: Its data files, those first that matter most; one that is gone is passed over.
+            column: The column; a file without it has nulls.
+
+        Raises:
+            Unavailable: The store did not answer.
         """
         ...
 

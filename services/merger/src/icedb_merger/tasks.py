@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cachetools import LRUCache
 from celery import Celery
+from icedb_log.changes.frequent_paths import promote_by_sample
 from icedb_log.changes.retention import retain_table
 from icedb_log.commit.table import Table
 from icedb_log.erasure.erasure_run import advance_erasures, preview_erasure
@@ -271,7 +272,10 @@ class MergeTasks:
                 max_files=max(1, limits.max_files - total.input_count),
             )
             options = MergeOptions(lane="cold" if label == "cold" else "hot", full=label == "full", limits=left)
-            merger, index = self._context.engine.merger, self._index_of(table)
+            merger = self._context.engine.merger
+            if not total.commit_count:  # once a turn
+                table = promote_by_sample(table, merger)
+            index = self._index_of(table)
             try:
                 result = merge_table(table, merger, options=options, watch=watch, index=index)
             except BaseException:

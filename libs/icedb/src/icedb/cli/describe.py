@@ -14,6 +14,7 @@ from icedb.cli.output import (
     out,
     print_note,
     print_pairs,
+    print_table,
 )
 from icedb.cli.read_times import AsOf, TagOption, maybe_time
 from icedb.cli.rows import ROW_FORMATS, answer_rows, print_rows, to_text
@@ -27,6 +28,7 @@ _LEGEND: Final[dict[Known, str]] = {
 }
 _PER_CENT: Final = 100
 MAX_SHOWN_CHARS: Final = 40
+MAX_SHOWN_PATHS: Final = 30
 
 
 @command(records="columns")
@@ -82,6 +84,15 @@ def show_description(found: TableDescription) -> None:
             (*line, spell_path(column.promoted_from or ())) for line, column in zip(lines, found.columns, strict=True)
         ]
     print_rows(list(shown.items()), lines)
+    if found.paths:
+        out.print()
+        print_table(
+            ("path", "rows", "type", "column"),
+            (
+                (spell_path(each.path), f"~ {_per_cent(each.share)}", each.type or "-", each.column or "-")
+                for each in found.paths[:MAX_SHOWN_PATHS]
+            ),
+        )
     known = {word for each in found.columns for word in (each.nulls_known, each.distinct_known, each.range_known)}
     marks = "; ".join(words for word, words in _LEGEND.items() if word in known)
     opened = f"{format_count(found.opened_count)} of {count_of(found.file_count, 'data file')}"

@@ -13,7 +13,7 @@ from icedb_log.names import INGEST_CHECK_QUERY
 from icedb_log.parquet.file_reads import ParquetFooterReader
 from icedb_log.repair.adoption import require_fit
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.promoted_paths import spell_path
+from icedb_log.table.promoted_paths import STAR, spell_path
 from icedb_log.table.stored_config import create_table, read_table_config
 from icedb_log.table.table_config import (
     QUERIES,
@@ -302,11 +302,17 @@ def _describe_column(config: TableConfig, column: str, *, is_hidden: bool) -> st
     return f"{text} (filling)" if is_hidden and config.promoted[column] else text
 
 
+def _describe_below(config: TableConfig) -> str:
+    below = ", ".join(spell_path((*path, STAR)) for path in config.promoted_below)
+    return below and f"{below}: in {config.promote_share:.0%} of the rows, up to {config.promote_limit} columns"
+
+
 def _print_config(config: TableConfig, *, prefix: str) -> None:
     print_pairs(
         {
             "table": config.name,
             "prefix": prefix,
+            "promoted by itself": _describe_below(config) or None,
             "view of": config.view_of,
             "partitions": _partitions(config) or "-",
             "sorted by": _sort(config) or "-",

@@ -36,6 +36,7 @@ HIDDEN_FIELDS: Final = frozenset(
         "format_version",
         "name",
         "partition",
+        "promoted_below",
         "sort",
         "undropped",
         "dropped",
@@ -69,7 +70,8 @@ _HELP: Final[Mapping[str, str]] = {
     "times": "Times outside are bad rows, e.g. ts:2020..2030-06-30; ts:off: none are. Sources of partitions of a new "
     "table have 1990..2100. Repeat.",
     "promoted": "A column of a value inside JSON text, e.g. properties.plan, properties.price:DOUBLE or "
-    "'context.page.url as page_url'; properties.plan:off fills it no more (alter). Repeat.",
+    "'context.page.url as page_url'; properties.*: whatever is frequent below; properties.plan:off fills it no more "
+    "(alter). Repeat.",
     "source": "A column of _rows with its type, e.g. payload:VARCHAR. Repeat.",
 }
 """Help of options that take more than the value of a field."""

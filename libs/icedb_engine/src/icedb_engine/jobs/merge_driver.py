@@ -14,12 +14,14 @@ from icedb_log.errors import InvalidRequest, SchemaConflict
 from icedb_log.jobs import CountJob, MergedGroup, MergeGroup, MergeJob, RowChange
 from icedb_log.keys import TablePaths
 from icedb_log.model import FileMarker
+from icedb_log.store.table_store import TableStore
 from icedb_log.table.file_pruning import FilePruner
 from icedb_log.table.table_config import TableConfig
 from icedb_log.units import MIB
 
 from icedb_engine.jobs.merge_ranges import RangedMerge, are_worth_a_cut
 from icedb_engine.jobs.runner import Driver, UnitRunner
+from icedb_engine.reading.text_sample import sample_texts
 from icedb_engine.sql.checks import check_row_change, require_known_types
 from icedb_engine.work import DataFile, MergeUnit, ReadUnit, pack
 
@@ -36,7 +38,7 @@ _log: Final = structlog.get_logger(__name__)
 
 
 class MergeDriver(Driver):
-    """Runs merge jobs: a :class:`icedb_log.jobs.GroupMerger`, and a :class:`icedb_log.jobs.RowChanger`."""
+    """Runs merge jobs, and those that change rows: all that :mod:`icedb_log.jobs` asks of a merger."""
 
     def merge_groups(self, job: MergeJob) -> tuple[MergedGroup, ...]:
         """See :class:`icedb_log.jobs.GroupMerger`. The largest groups come first."""
@@ -101,6 +103,10 @@ class MergeDriver(Driver):
                 f"table {job.paths.name}: rewriting {largest.partition or 'the table'} takes about {needed_bytes} "
                 f"bytes of scratch, and a task has {scratch_bytes}: give tasks more. Nothing was changed"
             )
+
+    def sample_texts(self, table: TableStore, files: Sequence[FileMarker], column: str) -> Sequence[str | None]:
+        """See :class:`icedb_log.jobs.TextSampler`."""
+        return sample_texts(table.store, files, column)
 
     def check_change(self, config: TableConfig, schema: Mapping[str, str], change: RowChange) -> None:
         """Check a change against a table; nothing is read or written. As :func:`check_row_change`."""

@@ -20,7 +20,7 @@ Partitions, sort order, ``insert_query``, ``view_query`` and ``source`` are what
 common: they stay.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from icedb_log.clock import Clock
@@ -31,9 +31,10 @@ from icedb_log.log.fold import union_schema
 from icedb_log.log.widening import fixed_columns, is_widening
 from icedb_log.store.object_store import ObjectInfo
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.promoted_paths import spell_path
+from icedb_log.table.path_shares import PathShare
+from icedb_log.table.promoted_paths import SEPARATOR, spell_path
 from icedb_log.table.stored_config import change_config, require_usable
-from icedb_log.table.table_config import TIME_TRANSFORMS, TableConfig
+from icedb_log.table.table_config import MAX_COLUMN_NAME_BYTES, TIME_TRANSFORMS, TableConfig
 from icedb_log.units import MINUTE_MS
 
 FREE_FIELDS: Final = frozenset(
@@ -54,6 +55,8 @@ FREE_FIELDS: Final = frozenset(
         "merge_fan_in",
         "merge_query",
         "on_bad_rows",
+        "promote_limit",
+        "promote_share",
         "quarantine_retention_ms",
         "retention_field",
         "retention_ms",
@@ -75,7 +78,8 @@ def alter_table_config(table: TableStore, change: Mapping[str, Any], *, clock: C
         change: Field of :class:`~icedb_log.table.table_config.TableConfig` to its new value. ``declared`` holds only
             the columns that change: a type declares a column, ``None`` takes a declaration back; ``times`` only those
             fields of :class:`~icedb_log.table.time_columns.TimeColumn` that change, by column; ``promoted`` only paths
-            that come, and with no keys columns that are filled no more.
+            that come, and with no keys columns that are filled no more; ``promoted_below`` whether frequent paths
+            below some are to be promoted, by path.
         clock: This host's clock.
 
     Raises:
@@ -117,16 +121,12 @@ def plan_change(
         InvalidRequest: As :func:`alter_table_config`.
     """
     fields: dict[str, Any] = dict(change)
-    planned = {"declared", "promoted", "times"}
     for name, value in change.items():
-        if name in planned and not isinstance(value, Mapping):
+        if name in _PLANS and not isinstance(value, Mapping):
             raise InvalidRequest(f"table {config.name}: {name}: give what changes by column, not {value!r:.80}")
-        if name == "declared":
-            fields[name] = _plan_declared(config, value, logged or {})
-        elif name == "promoted":
-            fields[name] = _plan_promoted(config, value, logged or {})
-        elif name == "times":
-            fields[name] = _plan_times(config, value)
+        plan = _PLANS.get(name)
+        if plan is not None:
+            fields[name] = plan(config, value, logged or {})
         elif name not in FREE_FIELDS | RISING_FIELDS and value != getattr(config, name, None):
             raise InvalidRequest(f"table {config.name}: {_describe_fixed(name)}")
     gone = config.declared.keys() - fields.get("declared", config.declared).keys()
@@ -147,6 +147,64 @@ def plan_change(
 def _describe_fixed(name: str) -> str:
     free = ", ".join(sorted(FREE_FIELDS | RISING_FIELDS))
     return f"{name} cannot be changed after the table was created; what can: declared, promoted, times, {free}"
+
+
+def promote_frequent_paths(table: TableStore, shares: Sequence[PathShare], *, clock: Clock) -> TableConfig:
+    """Promote paths that are frequent enough and may be promoted by themselves; return the configuration then.
+
+    Idempotent: who comes second finds the paths promoted. A column that was taken back is there still, so its path does
+    not come again.
+
+    Args:
+        table: The table.
+        shares: What stands in some of its rows.
+        clock: This host's clock.
+
+    Raises:
+        IceDBError: As :func:`alter_table_config`.
+    """
+
+    def promote(config: TableConfig, info: ObjectInfo) -> TableConfig:
+        require_usable(table, config, info)
+        heads = Table.of(config, table, clock=clock).read_heads()
+        require_known_paths(config, heads)
+        logged = union_schema(table.name, heads.files).effective
+        found = choose_paths(config, shares, logged=logged)
+        change = {
+            "declared": {column: each.sql_type for column, each in found.items()},
+            "promoted": {column: each.path for column, each in found.items()},
+        }
+        return plan_change(config, change, logged=logged) if found else config
+
+    return change_config(table, promote).state[0]
+
+
+def choose_paths(
+    config: TableConfig, shares: Sequence[PathShare], *, logged: Mapping[str, str]
+) -> dict[str, PathShare]:
+    """Return which paths are to be promoted by themselves, by the names of their columns. Pure.
+
+    Args:
+        config: Of the table.
+        shares: What stands in some of its rows.
+        logged: The log's schema.
+    """
+    taken = {column.lower() for column in (*config.declared, *config.promoted, *logged)}
+    taken |= {field.name.lower() for field in config.partition}
+    known = set(config.promoted.values())
+    found: dict[str, PathShare] = {}
+    for each in sorted(shares, key=lambda one: (-one.share, one.path)):
+        column = SEPARATOR.join(each.path)
+        is_below = any(each.path[: len(path)] == path for path in config.promoted_below)
+        if not is_below or each.sql_type is None or each.share < config.promote_share or each.path in known:
+            continue
+        if column.lower() in taken or len(column.encode()) > MAX_COLUMN_NAME_BYTES:
+            continue
+        if len(config.promoted) + len(found) >= config.promote_limit:
+            break
+        found[column] = each
+        taken.add(column.lower())
+    return found
 
 
 def _plan_promoted(
@@ -198,7 +256,16 @@ def _plan_declared(config: TableConfig, change: Mapping[str, str | None], logged
     return declared
 
 
-def _plan_times(config: TableConfig, change: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+def _plan_promoted_below(
+    config: TableConfig, change: Mapping[tuple[str, ...], bool], _logged: Mapping[str, str]
+) -> tuple[tuple[str, ...], ...]:
+    kept = [path for path in config.promoted_below if change.get(path, True)]
+    return (*kept, *(path for path, is_on in change.items() if is_on and path not in kept))
+
+
+def _plan_times(
+    config: TableConfig, change: Mapping[str, Mapping[str, Any]], _logged: Mapping[str, str]
+) -> dict[str, dict[str, Any]]:
     times = {column: time.model_dump() for column, time in config.times.items()}
     laid_out = {field.column for field in config.partition if field.transform in TIME_TRANSFORMS}
     for column, fields in change.items():
@@ -214,6 +281,15 @@ def _plan_times(config: TableConfig, change: Mapping[str, Mapping[str, Any]]) ->
             raise InvalidRequest(f"table {config.name}: {why}: its unit is {before.get('unit')} for good")
         times[column] = {**before, **fields}
     return times
+
+
+_PLANS: Final[Mapping[str, Callable[[TableConfig, Any, Mapping[str, str]], Any]]] = {
+    "declared": _plan_declared,
+    "promoted": _plan_promoted,
+    "promoted_below": _plan_promoted_below,
+    "times": _plan_times,
+}
+"""Fields of which only what changes is given."""
 
 
 def _check_declared(table: TableStore, altered: TableConfig, logged: Mapping[str, str]) -> None:

@@ -2,7 +2,8 @@
 
 A path is the name of the column that has the text, then the keys that lead to the value. As people write it, keys stand
 behind dots (``context.page.url``); a key with a dot, a colon, a double quote or white space is written as JSON writes a
-string (``properties."utm.source"``). Which column, and of which type: ``PATH[:TYPE] [as NAME]``.
+string (``properties."utm.source"``). Which column, and of which type: ``PATH[:TYPE] [as NAME]``. With a star as the
+last key (``properties.*``) paths below are promoted by themselves, as far as they are frequent.
 """
 
 import json
@@ -21,6 +22,7 @@ MAX_KEYS: Final = 32
 MAX_KEY_BYTES: Final = 255
 OFF: Final = "OFF"
 """In the place of a type: nothing fills the column any more."""
+STAR: Final = "*"
 SEPARATOR: Final = "__"
 """Between the keys of a path in the name that its column has by default."""
 _QUOTED: Final = r'"(?:[^"\\]|\\.)*"'
@@ -40,7 +42,7 @@ class Promotion:
 
     Attributes:
         column: Name of its column.
-        path: Name of the column that has the text, then the keys.
+        path: Name of the column that has the text, then the keys; a star as the last: whatever is frequent below.
         sql_type: Type of its column.
         unit: What numbers count, if it is a time.
     """
@@ -58,10 +60,13 @@ class Promotion:
             if match is None:
                 raise ValueError("not understood")
             path = tuple(json.loads(key) if key.startswith('"') else key for key in _KEY.findall(match["path"]))
-            problem = find_path_problem(path)
+            has_star = len(path) > 1 and path[-1] == STAR
+            problem = find_path_problem((*path[:-1], "key") if has_star else path)
             if problem is not None:
                 raise ValueError(problem)
             sql_type, unit = _read_type(match["type"] or "VARCHAR", match["of"])
+            if has_star and (match["name"] or sql_type not in (OFF, "VARCHAR")):
+                raise ValueError("what is promoted by itself has names and types of its own")
         except ValueError as error:
             raise InvalidRequest(
                 f"{option} {text[:_SHOWN]!r}: {error}; write PATH[:TYPE] [as NAME], e.g. properties.plan, "
@@ -101,12 +106,20 @@ def add_promotions(
     if not promotions:
         return dict(fields)
     declared, times, promoted = (dict(fields.get(name) or {}) for name in ("declared", "times", "promoted"))
+    below: dict[tuple[str, ...], bool] = {}
     for each in promotions:
         if each.column in (fields.get("declared") or {}):
             raise InvalidRequest(
                 f"column {each.column!r} is declared besides {option}: give its type there, "
                 f"'{spell_path(each.path)}:{declared[each.column]}'"
             )
+        if each.path[-1] == STAR:
+            is_on = below[each.path[:-1]] = each.sql_type != OFF
+            if is_on:
+                declared.setdefault(each.path[0], "VARCHAR")
+            elif not may_end:
+                raise InvalidRequest(f"{option} '{spell_path(each.path)}:off': a new table promotes nothing by itself")
+            continue
         if each.sql_type == OFF and may_end:
             promoted[each.column] = ()
             continue
@@ -114,7 +127,8 @@ def add_promotions(
         declared[each.column], promoted[each.column] = each.sql_type, each.path
         if each.unit is not None:
             times[each.column] = {**times.get(each.column, {}), "unit": each.unit}
-    return {**fields, "declared": declared, "times": times, "promoted": promoted}
+    added = {"declared": declared, "times": times, "promoted": promoted}
+    return {**fields, **added, **({"promoted_below": below if may_end else tuple(below)} if below else {})}
 
 
 def spell_path(path: Sequence[str]) -> str:

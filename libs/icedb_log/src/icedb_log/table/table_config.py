@@ -247,6 +247,12 @@ class TableConfig(_Model):
     promoted: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     """Of declared columns whose values are taken out of JSON text: the column that has the text, then the keys. In the
     order in which they were promoted (S4); without a path nothing fills the column any more."""
+    promoted_below: tuple[tuple[str, ...], ...] = ()
+    """A column of JSON text, with keys or none: paths below that are frequent are promoted by themselves."""
+    promote_share: Annotated[float, Field(gt=0, le=1)] = 0.1
+    """In which part of the rows a path stands that is promoted by itself."""
+    promote_limit: Annotated[int, Field(ge=0, le=MAX_PROMOTED)] = 64
+    """From so many promoted columns on none comes by itself."""
     evolution: Evolution = "widen"
     """strict: only declared columns; add_columns: new ones appear; widen: BIGINT may also become DOUBLE, and DATE
     TIMESTAMP, where no value loses anything."""
@@ -385,6 +391,16 @@ class TableConfig(_Model):
             for field, unit in ((field, self._unit_of(field.column)) for field in self.partition)
         )
         object.__setattr__(self, "partition", fields)  # derived: what makes partition values needs the unit
+        return self
+
+    @model_validator(mode="after")
+    def _check_promoted_below(self) -> Self:
+        for path in self.promoted_below:
+            column = next(iter(path), "")
+            if self.declared.get(column) != "VARCHAR" or column in self.promoted:
+                raise ValueError(
+                    f"promoted below {spell_path(path)}: the column must be declared VARCHAR, which JSON text is"
+                )
         return self
 
     @model_validator(mode="after")
