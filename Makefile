@@ -41,7 +41,7 @@ WAITING_JOBS = $$(( $(JOBS) * 2 ))
 # Values of tests and documents that look like secrets and are none.
 NO_SECRETS := hush|hunter2|pw|icedb_alpha-token-0123456789|9c56cc51b374c3ba[0-9a-f]{48}|e3b0c44298fc1c14[0-9a-f]{48}
 
-.PHONY: audit wheels help install demo up test lint types imports unit integration fuzz soak node engines chaos day containers bench peers format proto dashboards kubernetes docs docs-site concepts pictures editor constraints clean
+.PHONY: audit wheels help install demo up test lint types imports unit integration fuzz soak node engines chaos day cluster containers bench peers format proto dashboards kubernetes docs docs-site concepts pictures editor constraints clean
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -127,6 +127,9 @@ chaos: install ## let a whole stack fail in every way, and check every row; SECO
 
 day: install ## let a stack live through a day of 15 minutes, account for every row, and draw it: build/day; MINUTES=15 (1440: real hours), RATE=1, ENGINE=spark (or light)
 	@$(BIN)/python -m icedb_local.day --minutes $(MINUTES) --rate $(RATE) --engine $(ENGINE) $(if $(SEED),--seed $(SEED))
+
+cluster: install ## what Spark does on three machines (namespaces of the kernel, as root), and what they lose in the middle of it; ten minutes
+	$(BIN)/pytest -q -m soak tests/integration/cluster
 
 containers: install ## start the whole of deploy/compose.yaml in containers, kill and restart them under load, and check every row; ROWS=1000000, KEEP=1 (images stay)
 	@$(UV) pip install --quiet --python $(BIN)/python --constraints constraints.txt --group containers

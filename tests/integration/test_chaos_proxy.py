@@ -62,7 +62,10 @@ class _During:
 def proxy(s3_server):
     port = int(s3_server.endpoint_url.rpartition(":")[2])
     with FaultProxy(
-        port, {"services": 0, "watchers": 0}, clock=CLOCK, on_done=lambda request, _: DONE.append((request.door, f"{request.method} {request.path}", request.body))
+        port,
+        {"services": 0, "watchers": 0},
+        clock=CLOCK,
+        on_done=lambda request, _: DONE.append((request.door, f"{request.method} {request.path}", request.body)),
     ) as running:
         yield running
 

@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,11 +21,11 @@ from icedb_local.chaos.fault_proxy import FaultProxy, ProxyFault
 from icedb_log.clean.orphans import OrphanPolicy, sweep_orphans
 from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.commit.table import Table
+from icedb_log.errors import NotFound
 from icedb_log.ingest.staging import stage_batch
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.store.object_store import list_all
-from icedb_log.store.s3_options import S3Options
 from icedb_log.store.table_store import TableStore
 from icedb_log.store_settings import StoreSettings
 from icedb_log.table.stored_config import create_table
@@ -56,7 +57,12 @@ APPLICATION = {
 def make_row(n):
     pad = b64encode(random.Random(n).randbytes(1500)).decode()
     properties = {"country": ("DE", "FR", "IT")[n % 3], "pad": pad}
-    return {"ts": f"2026-01-0{1 + n % DAYS}T00:00:00Z", "event": f"e{n % 5}", "n": n, "properties": json.dumps(properties)}
+    return {
+        "ts": f"2026-01-0{1 + n % DAYS}T00:00:00Z",
+        "event": f"e{n % 5}",
+        "n": n,
+        "properties": json.dumps(properties),
+    }
 
 
 def make_rows(numbers):
@@ -212,7 +218,7 @@ class ClusterTable:
         assert not result.failed
         left = {info.key for info in list_all(copy, self.paths.data_prefix).objects}
         view = table.read_log()
-        named = {marker.path for file in view.files for marker in file.log.files}
+        named = {marker.path for file in view.files for marker in file.log.markers}
         assert left <= named, "an orphan was left"
         assert {each.path for each in self.live()} <= left, "a live file was taken for an orphan"
         return result.deleted
@@ -227,6 +233,7 @@ class ClusterRig:
         self.store_url = f"s3://{s3_server.bucket}/cluster-{CLOCK.new_id()}"
         self.warehouse = StoreSettings(self.store_url, s3_server.options).open()
         self._count = 0
+        self._recovery = folder / "recovery"
 
     def __enter__(self):
         with self._stack as stack:
@@ -236,7 +243,12 @@ class ClusterRig:
             port = int(self._s3.endpoint_url.rpartition(":")[2])
             self.proxy = stack.enter_context(
                 FaultProxy(
-                    port, {"store": 0}, clock=CLOCK, on_done=self.traffic.note, host=self.nodes.hub, latency_ms=LATENCY_MS
+                    port,
+                    {"store": 0},
+                    clock=CLOCK,
+                    on_done=self.traffic.note,
+                    host=self.nodes.hub,
+                    latency_ms=LATENCY_MS,
                 )
             )
             self.redis = [stack.enter_context(RedisServer(node)) for node in self.nodes.all]
@@ -250,7 +262,7 @@ class ClusterRig:
                     master_options={
                         "spark.worker.timeout": "20",
                         "spark.deploy.recoveryMode": "FILESYSTEM",
-                        "spark.deploy.recoveryDirectory": str(self.folder),
+                        "spark.deploy.recoveryDirectory": str(self._recovery),
                     },
                 )
             )
@@ -294,6 +306,13 @@ class ClusterRig:
         finally:
             driver.kill()
 
+    def restart_master(self, *, forgets=False):
+        """Restart the master, with what it knows of its applications, or without."""
+        self.cluster.kill_master()
+        for known in self._recovery.iterdir() if forgets else ():
+            known.unlink()
+        self.cluster.restart_master()
+
     def table(self, name, **options):
         return ClusterTable(self, name, **options)
 
@@ -310,4 +329,15 @@ class ClusterRig:
         name = find_machine(hits.clients[0], self.traffic.names)
         return next((node for node in self.nodes.all if node.name == name), None)
 
+    def wait_landed(self, hits):
+        """Wait until the write that a gate has held lies in the store, whoever still waits for its answer."""
+        ((write,),) = hits.requests.values()
+        key = unquote(urlsplit(write.partition(" ")[2]).path).split("/", 2)[2]
+        wait_until(lambda: has_object(self.warehouse.store, key), f"{key} has landed")
 
+
+def has_object(store, key):
+    try:
+        return bool(store.head(key))
+    except NotFound:
+        return False

@@ -98,3 +98,13 @@ def test_tasks_of_flushes_give_memory_back_at_once_and_those_of_merges_do_not(pu
     )
     told = {name.removeprefix("spark.executorEnv."): value for name, value in options.items() if "Env." in name}
     assert told == {"SPARK_SIMPLIFIED_TRACEBACK": "1", **found}
+
+
+def test_a_cluster_tries_a_task_that_died_on_another_machine():
+    options = icedb_engine.spark.spark_session._session_options(SparkSettings(master="spark://host:1"))
+    exclude = "spark.excludeOnFailure"
+    assert options[f"{exclude}.taskAndStage.enabled"] == "true"
+    per_machine = int(options[f"{exclude}.task.maxTaskAttemptsPerNode"])
+    assert per_machine < int(options["spark.task.maxFailures"]), "else Spark does not start"
+    local = icedb_engine.spark.spark_session._session_options(SparkSettings())
+    assert not any(name.startswith(exclude) for name in local)

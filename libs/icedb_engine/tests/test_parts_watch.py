@@ -22,7 +22,17 @@ class FakeSession:
         self.cancelled = []
         self.arrived = threading.Event()
         self.master = "spark://host:1"
-        self.sparkContext = self
+        self.sparkContext = self._jsc = self
+        self.executor_count = 1
+
+    def sc(self):
+        return self
+
+    def getExecutorMemoryStatus(self):
+        return self
+
+    def size(self):
+        return 1 + self.executor_count
 
     def setJobGroup(self, group, description, interruptOnCancel):
         assert (description, interruptOnCancel) != ("", False)
@@ -98,6 +108,41 @@ def test_the_time_limit_names_itself_and_blames_who_can_help(is_users, kind):
         clock.advance(5000)
         session.run_job()
     assert told == ["time_limit"]
+
+
+class FakeJvm:
+    def __init__(self):
+        self.calls = []
+
+    def kill(self):
+        self.calls.append("kill")
+
+    def wait(self):
+        self.calls.append("wait")
+
+
+def test_a_cluster_that_gives_no_executor_any_more_costs_the_session_not_the_whole_time_limit(monkeypatch):
+    session, told, clock, jvm = FakeSession(), [], FakeClock(), FakeJvm()
+    monkeypatch.setattr("icedb_engine.spark.spark_watch._find_jvm", lambda: jvm)
+    session.executor_count = 0
+    watch = make_watch(session, clock=clock, told=told)
+    with pytest.raises(Unavailable, match="a job has had no executor for 120000 ms: look"), watch:
+        clock.advance(120_000)
+        session.run_job()
+    assert told == ["no_executors"]
+    assert jvm.calls == ["kill", "wait"]
+
+
+@pytest.mark.parametrize(("master", "executor_count"), [("spark://host:1", 1), ("local[2]", 0)])
+def test_a_job_that_has_executors_or_needs_none_is_left_alone(master, executor_count):
+    session, told, clock = FakeSession(), [], FakeClock()
+    session.master, session.executor_count = master, executor_count
+    looks = threading.Semaphore(0)
+    with make_watch(session, clock=clock, told=told, check_alive=looks.release):
+        for _ in range(3):
+            clock.advance(1_000_000)
+            assert looks.acquire(timeout=LIMIT_S)
+    assert (told, session.cancelled) == ([], [])
 
 
 def test_a_check_with_a_bug_stops_the_run_too():

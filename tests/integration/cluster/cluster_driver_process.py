@@ -6,19 +6,21 @@ answers with one: ``{"ok": …}`` or ``{"error": [class, message]}``. The first 
 
 import json
 import sys
+from functools import partial
 
 import structlog
 from icedb_engine.imports.import_unit import open_source
 from icedb_engine.jobs import import_driver
 from icedb_engine.limits import FlushUnitLimits, JobLimits
-from icedb_engine.spark.spark_engine import open_spark_engine
+from icedb_engine.spark import spark_engine
+from icedb_engine.spark.spark_watch import WatchRules
 from icedb_log.clock import SystemClock
-from icedb_log.errors import IceDBError
-from icedb_log.operations import ChangeRequest, ImportRequest
 from icedb_log.commit.table import Table
+from icedb_log.errors import IceDBError
 from icedb_log.ingest.flush import flush_table
 from icedb_log.merge.merge import merge_table
 from icedb_log.merge.merge_plan import MergeOptions
+from icedb_log.operations import ChangeRequest, ImportRequest
 from icedb_service.redis_clients import TableLock, open_redis
 from icedb_service.settings import SparkServiceSettings, load_settings
 
@@ -26,13 +28,14 @@ CLOCK = SystemClock()
 LIMITS = JobLimits(FlushUnitLimits(unit_target_bytes=1), direct_bytes=0, write_task_bytes=1000)
 """Each batch becomes a unit of its own, and each partition a write task: as those of a large table would."""
 SPLIT_BYTES = 1000
+spark_engine.WatchRules = partial(WatchRules, no_executor_limit_ms=20_000)
 import_driver.DIRECT_FILES, import_driver.FOOTERS_PER_UNIT, import_driver.COPIES_PER_UNIT = 0, 2, 2
 
 
 class Operations:
     def __init__(self):
         self.settings = load_settings(SparkServiceSettings)
-        self.engine = open_spark_engine(self.settings, app_name="cluster", limits=LIMITS)
+        self.engine = spark_engine.open_spark_engine(self.settings, app_name="cluster", limits=LIMITS)
         self.context = self.engine.spark.sparkContext
         self.warehouse = self.settings.store_settings.open()
         self.masters = [

@@ -11,22 +11,21 @@ from waiting import wait_until
 pytestmark = [pytest.mark.spark, pytest.mark.s3, pytest.mark.redis, pytest.mark.soak]
 
 CLOCK = SystemClock()
-EXECUTOR = "CoarseGrainedExecutorBackend"
 DATA, LOG = r"_data/.*\.parquet", r"_log/"
 MAX_TRIES = 10
 
 
 @dataclass
 class Job:
-    """An operation whose first write of a kind is held at the store's door."""
+    """An operation, and its first write of a kind, which is held at the store's door."""
 
     rig: object
     driver: object
     table: object
     what: str
-    hits: object
     node: object
     left: ExitStack
+    hits: object = None
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,7 @@ class Loss:
         name: In words.
         what: The operation in whose middle it is lost.
         strike: Loses it; what it gives the job's stack to undo is undone when the job is done.
-        gate: Whose first write is held, and of what.
+        gate: Whose first write is held, and of what, until it is lost; ``None``: it is lost before the operation begins.
         options: Of the driver's session.
         is_held: Whether the write goes on only when the job is done.
         needs_machines: Whether plain processes cannot lose that.
@@ -46,16 +45,15 @@ class Loss:
     name: str
     what: str
     strike: object
-    gate: dict = field(default_factory=lambda: {"target": DATA})
+    gate: dict | None = field(default_factory=lambda: {"target": DATA})
     options: dict = field(default_factory=dict)
     is_held: bool = False
     needs_machines: bool = False
 
 
 def kill_executor(job):
-    victims = [each for each in job.node.find(EXECUTOR) if job.driver.application in each.cmdline()]
-    assert len(victims) == 1
-    victims[0].kill()
+    (victim,) = job.node.find(job.driver.application)
+    victim.kill()
 
 
 def cut_off(job):
@@ -64,8 +62,16 @@ def cut_off(job):
 
 
 def restart_master(job):
-    job.rig.cluster.kill_master()
-    job.rig.cluster.restart_master()
+    job.rig.restart_master()
+
+
+def restart_forgetful_master(job):
+    job.rig.restart_master(forgets=True)
+    wait_until(lambda: not job.rig.nodes.find(job.driver.application), "executors that it does not know are killed")
+
+
+def fill_disk(job):
+    job.left.enter_context(job.node.full_disk())
 
 
 def slow_down(job):
@@ -82,8 +88,10 @@ LOSSES = [
     Loss("an executor is killed in the middle of a flush", "flush", kill_executor),
     Loss("an executor is killed in the middle of a merge", "merge", kill_executor),
     Loss("the master is restarted", "merge", restart_master),
+    Loss("the master is restarted without what it knew", "merge", restart_forgetful_master),
     Loss("a machine is cut off, and its task ends later", "merge", cut_off, is_held=True, needs_machines=True),
     Loss("a machine is slow, with speculation", "merge", slow_down, options=SPECULATION, is_held=True, needs_machines=True),
+    Loss("the disk of a machine is full", "flush", fill_disk, gate=None, needs_machines=True),
     Loss("the driver is killed between its job and its commit", "merge", kill_driver,
          gate={"target": LOG, "client": "app/driver", "action": "hold"}),
 ]  # fmt: skip
@@ -114,11 +122,17 @@ def begun(rig, driver, loss, name):
         driver.do("flush", table=table.name)
         table.stage(range(ROWS, 2 * ROWS))
         driver.do("flush", table=table.name)
-    hits = rig.gate(table, **loss.gate)
     with ExitStack() as left:
-        left.callback(rig.proxy.release, hits)
+        job = Job(rig, driver, table, loss.what, rig.nodes.all[0], left)
+        if loss.gate is None:
+            loss.strike(job)
+        else:
+            job.hits = rig.gate(table, **loss.gate)
+            left.callback(rig.proxy.release, job.hits)
         driver.begin(loss.what, table=table.name)
-        yield Job(rig, driver, table, loss.what, hits, rig.find_client(hits), left)
+        if loss.gate is not None:
+            job.node = rig.find_client(job.hits)
+        yield job
 
 
 def ask_until_done(drivers, job, options):
@@ -130,8 +144,11 @@ def ask_until_done(drivers, job, options):
             if "ok" in answer:
                 return errors
             errors.append(answer["error"])
+            if not answer["alive"]:
+                job.driver.close()
         else:
             errors.append(["killed", ""])
+        if job.driver.process.poll() is not None:
             job.driver = drivers(options)
         job.driver.begin(job.what, table=job.table.name)
     raise AssertionError(errors)
@@ -144,14 +161,16 @@ def test_nothing_is_lost_or_doubled_when(loss, rig, drivers, capsys):
     name = f"loss_{LOSSES.index(loss)}"
     with begun(rig, drivers(loss.options), loss, name) as job:
         struck_ms = CLOCK.monotonic_ms()
-        loss.strike(job)
-        if not loss.is_held:
-            rig.proxy.release(job.hits)
+        if job.hits:
+            loss.strike(job)
+            if not loss.is_held:
+                rig.proxy.release(job.hits)
         errors = ask_until_done(drivers, job, loss.options)
         healthy_ms = CLOCK.monotonic_ms() - struck_ms
     rows = make_rows(range(2 * ROWS if loss.what == "merge" else ROWS))
     assert job.table.rows() == rows
-    wait_until(lambda: rig.proxy.late_count == 0, "what is late has landed")
+    if job.hits and job.hits.fault.action != "hold":
+        rig.wait_landed(job.hits)
     assert job.driver.do("merge", table=job.table.name) is not None
     assert job.table.rows() == rows
     orphans = job.table.sweep()

@@ -87,7 +87,7 @@ def test_import(rig, driver):
     table, root = rig.table("imported"), rig.warehouse.root
     for number in range(SOURCES):
         rows = make_rows(range(number, ROWS, SOURCES))
-        days = [row for row in rows if row[0] == datetime(2026, 1, 1 + number % 3)]  # noqa: DTZ001
+        days = [row for row in rows if row[0] == datetime(2026, 1, 1 + number % 3)]
         columns = dict(zip(("ts", "event", "n", "properties"), map(list, zip(*days, strict=True)), strict=True))
         sink = io.BytesIO()
         pq.write_table(pa.table(columns), sink)
@@ -101,4 +101,3 @@ def test_the_data_source_reads_and_writes(rig, driver):
     table = rig.table("copied")
     assert driver.do("copy", table="imported", into="copied", where="n % 2 = 0") == ROWS // 2
     assert table.rows() == make_rows(range(0, ROWS, 2))
-

@@ -198,7 +198,7 @@ Outcome = Literal[
 OUTCOMES: Final[tuple[Outcome, ...]] = get_args(Outcome)
 
 ENGINE_FAILURES: Final = ("not_opened", "died")
-INTERRUPT_REASONS: Final = ("time_limit", "stopped")
+INTERRUPT_REASONS: Final = ("time_limit", "stopped", "no_executors")
 LOCK_OUTCOMES: Final = ("acquired", "busy", "lost", "unavailable")
 WAKE_OUTCOMES: Final = ("sent", "collapsed", "failed")
 DIRECTIONS: Final = ("ahead", "back")
@@ -323,7 +323,8 @@ class SparkWorkerMetrics(WorkerMetrics):
         super().__init__(component, package=package, tasks=tasks)
         self.interrupted = self.make.counter(
             f"icedb_{component}_interrupted_jobs_total",
-            "Spark jobs that were interrupted; time_limit: ran too long; stopped: the run had lost its lock or fence",
+            "Spark jobs that were interrupted; time_limit: ran too long; stopped: the run had lost its lock or fence; "
+            "no_executors: a cluster gave none",
             reason=INTERRUPT_REASONS,
         )
 

@@ -26,6 +26,7 @@ NODE_MEMORY_MIB: Final = 3072
 NODE_MBIT: Final = 1000
 _TAG: Final = re.compile(r"icedb(\d+)n")
 _CGROUPS: Final = Path("/sys/fs/cgroup")
+_LINKS: Final = Path("/sys/class/net")
 _PERIOD_US: Final = 100_000
 _BALLAST: Final = "ballast"
 _ENTER: Final = 'for group in $0; do echo $$ > "$group/cgroup.procs" || exit 1; done; exec "$@"'
@@ -62,7 +63,7 @@ class Node:
 
     def find(self, words: str) -> list[psutil.Process]:
         """Return its processes whose command line has some words."""
-        return [each for each in find_processes(self.name) if words in " ".join(_command_line(each))]
+        return [each for each in find_processes(self.name) if words in _read_command(each)]
 
     def cut(self) -> None:
         """Take its cable out: whatever is under way stays there, and nobody is told."""
@@ -74,12 +75,14 @@ class Node:
 
     def slow_down(self, cores: float | None) -> None:
         """Let all its processes have so much of a core together; ``None``: no bound."""
-        quota = "-1" if cores is None else str(int(cores * _PERIOD_US))
+        quota = None if cores is None else int(cores * _PERIOD_US)
         for group in self.groups:
-            with suppress(OSError):
-                (group / "cpu.cfs_quota_us").write_text(quota) if (group / "cpu.cfs_quota_us").exists() else None
-            if (group / "cpu.max").exists():
-                (group / "cpu.max").write_text(f"{'max' if cores is None else quota} {_PERIOD_US}")
+            for name, text in (
+                ("cpu.max", f"{quota or 'max'} {_PERIOD_US}"),
+                ("cpu.cfs_quota_us", str(quota or -1)),
+            ):
+                if (group / name).exists():
+                    (group / name).write_text(text)
 
     @contextmanager
     def full_disk(self) -> Iterator[None]:
@@ -185,14 +188,14 @@ def _make_groups(tag: str) -> tuple[Path, ...]:
     if (_CGROUPS / "cgroup.controllers").exists():
         with suppress(OSError):
             (_CGROUPS / "cgroup.subtree_control").write_text("+cpu +memory")
-        groups, limit = (_CGROUPS / tag,), "memory.max"
+        groups, limit = [_CGROUPS / tag], "memory.max"
     else:
-        groups, limit = (_CGROUPS / "cpu" / tag, _CGROUPS / "memory" / tag), "memory.limit_in_bytes"
+        groups, limit = [_CGROUPS / "cpu" / tag, _CGROUPS / "memory" / tag], "memory.limit_in_bytes"
     for group in groups:
         group.mkdir()
         if (group / limit).exists():
             (group / limit).write_text(str(NODE_MEMORY_MIB << 20))
-    return groups
+    return tuple(groups)
 
 
 def _can_isolate() -> bool:
@@ -214,8 +217,8 @@ def _end(names: Sequence[str]) -> None:
 
 def _remove_leftovers() -> None:
     """Remove what runs left that are no more."""
-    for name in os.listdir("/sys/class/net"):
-        found = _TAG.match(name)
+    for link in _LINKS.iterdir():
+        found = _TAG.match(link.name)
         if found and not psutil.pid_exists(int(found[1])):
             _remove(int(found[1]))
 
@@ -232,20 +235,20 @@ def _remove(pid: int) -> None:
         if space.name.startswith(tag):
             subprocess.run(["ip", "netns", "del", space.name], capture_output=True, check=False)
     subprocess.run(["ip", "link", "del", tag], capture_output=True, check=False)
-    for name in os.listdir("/sys/class/net"):
-        if name.startswith(tag):
-            subprocess.run(["ip", "link", "del", name], capture_output=True, check=False)
+    for link in _LINKS.iterdir():
+        if link.name.startswith(tag):
+            subprocess.run(["ip", "link", "del", link.name], capture_output=True, check=False)
     for pattern in (f"{tag}*", f"*/{tag}*"):
         for group in _CGROUPS.glob(pattern):
             with suppress(OSError):
                 group.rmdir()
 
 
-def _command_line(process: psutil.Process) -> list[str]:
+def _read_command(process: psutil.Process) -> str:
     try:
-        return process.cmdline()
+        return " ".join(process.cmdline())
     except psutil.Error:
-        return []
+        return ""
 
 
 def _run(*command: str) -> None:

@@ -69,7 +69,9 @@ class RedisServer:
             "--protected-mode",
             "no",
         ]
-        self._process = subprocess.Popen(self._node.command(command), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self._process = subprocess.Popen(
+            self._node.command(command), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         clock = SystemClock()
         deadline_ms = clock.monotonic_ms() + START_LIMIT_MS
         client = open_redis(self.url, timeout_ms=1000)

@@ -69,7 +69,7 @@ class SparkCluster:
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            stack.callback(lambda: self._master.stop())
+            stack.callback(self.kill_master)
             self.url = self._master.start().wait_for(_MASTER_URL)
             workers = [stack.enter_context(self._make_worker(node)) for node in self._nodes]
             for worker in workers:

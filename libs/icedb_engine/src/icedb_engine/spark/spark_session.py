@@ -35,7 +35,7 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from icedb_engine.spark.spark_watch import REAPER_OPTIONS
+from icedb_engine.spark.spark_watch import ELSEWHERE_OPTIONS, REAPER_OPTIONS
 
 MIN_JAVA_VERSION: Final = 17
 _VERSION_TIMEOUT_S: Final = 30
@@ -268,6 +268,6 @@ def _session_options(settings: SparkSettings) -> dict[str, str]:
         # A value that does not fit into memory fails its query, not the JVM of all tables.
         options["spark.executor.killOnFatalError.depth"] = "0"
     else:
-        options |= REAPER_OPTIONS
+        options |= REAPER_OPTIONS | ELSEWHERE_OPTIONS
         options |= {f"spark.executorEnv.{name}": value for name, value in settings.task_env.items()}
     return {**options, **settings.options}

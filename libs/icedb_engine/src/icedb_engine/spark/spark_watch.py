@@ -7,7 +7,11 @@ Some loops of Spark's engine never look whether they are interrupted, and would 
 Spark's task reaper ends their executor (the options below). On one machine tasks and driver share the JVM, which Spark
 does not end: so this module does, and the worker's next task finds the engine dead and replaces it.
 
-It also ends a JVM that answers nothing: a call of PySpark waits for an answer without any limit, and a JVM that hangs
+It also ends a JVM that has no executor left: the master of a cluster that was restarted without what it knew lets all
+executors be killed, and never gives this application another one. Its driver waits, and hears of nothing; a fresh
+application is served.
+
+And it ends a JVM that answers nothing: a call of PySpark waits for an answer without any limit, and a JVM that hangs
 (stopped, out of memory, a disk that is gone) would hold the worker until Celery's own limit, an hour. A job may take
 long, but the JVM answers beside it.
 """
@@ -34,9 +38,17 @@ _log = structlog.get_logger(__name__)
 STUCK_WAIT_MS: Final = 10_000
 """How long interrupted tasks may take to end. Those that only wait for Python are gone within about two seconds."""
 _POLL_MS: Final = 100
+_REPLACED: Final = "the JVM is ended, this process is replaced"
 
 REAPER_OPTIONS: Final = {"spark.task.reaper.enabled": "true", "spark.task.reaper.killTimeout": "60s"}
 """What makes a cluster replace an executor in which an interrupted task runs on."""
+ELSEWHERE_OPTIONS: Final = {
+    "spark.excludeOnFailure.taskAndStage.enabled": "true",
+    "spark.excludeOnFailure.task.maxTaskAttemptsPerNode": "1",
+    "spark.scheduler.excludeOnFailure.unschedulableTaskSetTimeout": "10s",
+}
+"""What makes a cluster try a task that died on another machine: one whose disk is full would take it again and again.
+Where there is no other one, the job fails, and is run again by who asked for it."""
 
 
 def end_if_stuck(context: SparkContext, group: str, *, clock: Clock, wait_ms: int = STUCK_WAIT_MS) -> bool:
@@ -52,19 +64,26 @@ def end_if_stuck(context: SparkContext, group: str, *, clock: Clock, wait_ms: in
             clock.sleep_ms(_POLL_MS)
     except (PySparkException, Py4JError, OSError):
         return False  # gone already
-    process = _find_jvm()
-    if not stuck_count or process is None:
+    if not stuck_count:
         return False
-    _log.error(
-        "spark tasks stuck",
-        tasks=stuck_count,
-        wait_ms=wait_ms,
-        mitigation="the JVM is ended, this process is replaced",
-    )
+    _log.error("spark tasks stuck", tasks=stuck_count, wait_ms=wait_ms, mitigation=_REPLACED)
+    return _end_jvm()
+
+
+def _end_jvm() -> bool:
+    process = _find_jvm()
+    if process is None:
+        return False
     with suppress(OSError):
         process.kill()
     process.wait()
     return True
+
+
+def count_executors(context: Any) -> int:
+    """Return how many executors this application has now; those that are lost count until Spark notices."""
+    known: int = context._jsc.sc().getExecutorMemoryStatus().size()  # noqa: SLF001 - PySpark has no word for it
+    return known - 1  # the driver is one of them
 
 
 class TaskCounts(NamedTuple):
@@ -95,8 +114,12 @@ def count_tasks(context: SparkContext, group: str) -> TaskCounts:
 CHECK_INTERVAL_S: Final = 1.0
 DEFAULT_JOB_LIMIT_MS: Final = 50 * 60 * 1000
 
-InterruptReason = Literal["time_limit", "stopped"]
-"""``time_limit``: the job took too long; ``stopped``: its run should stop (a lost lock, a lost fence)."""
+NO_EXECUTOR_LIMIT_MS: Final = 120_000
+"""How long a job on a cluster may wait without any executor: as long as the first one of a session may."""
+
+InterruptReason = Literal["time_limit", "stopped", "no_executors"]
+"""``time_limit``: the job took too long; ``stopped``: its run should stop (a lost lock, a lost fence);
+``no_executors``: a cluster gave none."""
 
 _GROUP_PROPERTIES: Final = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel")
 """What ``setJobGroup`` sets for this thread; PySpark has no word that takes it back."""
@@ -116,12 +139,14 @@ class WatchRules:
         interval_s: Between two looks.
         on_interrupt: Told about each job that was interrupted, once, from the watching thread.
         stuck_wait_ms: How long its tasks may take to end before :mod:`icedb_engine.spark.spark_watch` acts.
+        no_executor_limit_ms: How long it may wait on a cluster without any executor before the JVM is ended.
     """
 
     job_limit_ms: int = DEFAULT_JOB_LIMIT_MS
     interval_s: float = CHECK_INTERVAL_S
     on_interrupt: Callable[[InterruptReason], None] = ignore_interrupt
     stuck_wait_ms: int = STUCK_WAIT_MS
+    no_executor_limit_ms: int = NO_EXECUTOR_LIMIT_MS
 
 
 class JobWatch:
@@ -142,7 +167,7 @@ class JobWatch:
     Raises:
         IceDBError: On exit: what ``check_alive`` raised.
         InvalidRequest: On exit: the time limit, for a user's query.
-        Unavailable: On exit: the time limit.
+        Unavailable: On exit: the time limit, or a cluster gave no executor; the JVM is ended then.
     """
 
     def __init__(
@@ -167,6 +192,8 @@ class JobWatch:
         self._group = f"icedb-{os.getpid()}-{next(_numbers)}"
         self._ended = threading.Event()
         self._failure: Exception | None = None
+        self._served_ms = 0
+        self._is_forsaken = False
         self._thread = threading.Thread(target=self._look_until_end, name=f"watch {self._group}", daemon=True)
 
     def __enter__(self) -> None:
@@ -185,7 +212,10 @@ class JobWatch:
             for name in _GROUP_PROPERTIES:
                 self._context.setLocalProperty(name, None)
         if self._failure is not None:
-            end_if_stuck(self._context, self._group, clock=self._clock, wait_ms=self._rules.stuck_wait_ms)
+            if self._is_forsaken:
+                _end_jvm()
+            else:
+                end_if_stuck(self._context, self._group, clock=self._clock, wait_ms=self._rules.stuck_wait_ms)
             raise self._failure from error
 
     def _look_until_end(self) -> None:
@@ -206,7 +236,24 @@ class JobWatch:
         except Exception as error:  # noqa: BLE001 - whatever it is, the run cannot vouch for itself any more
             self._fail("stopped", error)
             return
+        if not str(self._context.master).startswith("local"):
+            self._look_for_executors(duration_ms)
         self._tell()
+
+    def _look_for_executors(self, duration_ms: int) -> None:
+        with suppress(PySparkException, Py4JError, OSError):
+            if count_executors(self._context):
+                self._served_ms = duration_ms
+        waited_ms = duration_ms - self._served_ms
+        if waited_ms >= self._rules.no_executor_limit_ms:
+            self._is_forsaken = True
+            self._fail(
+                "no_executors",
+                Unavailable(
+                    f"{self._what} has had no executor for {waited_ms} ms: look whether the cluster has free cores and "
+                    f"memory, and whether its master has forgotten this application (docs/spark.md); {_REPLACED}"
+                ),
+            )
 
     def _tell(self) -> None:
         if not self._doing or self._follower is None:
