@@ -12,7 +12,7 @@ that may be ``None`` takes ``off``. :data:`_FLAGS` has what is called otherwise.
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
-from functools import wraps
+from functools import cache, wraps
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args, get_origin
 
@@ -43,7 +43,6 @@ HIDDEN_FIELDS: Final = frozenset(
     }  # not a setting, or named so
     | {"cold_after_ms", "row_group_rows", "max_files_per_group", "seal_age_ms"}  # nobody has had to set them
 )
-_DOCS: Final = read_field_docs(TableConfig)
 CREATE_FIELDS: Final = tuple(name for name in TableConfig.model_fields if name not in HIDDEN_FIELDS)
 ALTER_FIELDS: Final = tuple(
     name for name in CREATE_FIELDS if name in FREE_FIELDS | RISING_FIELDS | {"declared", "times", "promoted"}
@@ -237,8 +236,14 @@ def _make_option(name: str, *, shows_default: bool) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[takes, option])
 
 
+@cache
+def _read_docs() -> dict[str, str]:
+    """Return the help of each field: parsed for commands that show it, a tenth of the start of those that do not."""
+    return read_field_docs(TableConfig)
+
+
 def _help_of(name: str) -> str:
-    text = _HELP.get(name) or _MARKUP.sub("", _DOCS.get(name, "")).replace("None:", "off:")
+    text = _HELP.get(name) or _MARKUP.sub("", _read_docs().get(name, "")).replace("None:", "off:")
     if name.endswith("_query"):
         off = ", off takes it back" if name in FREE_FIELDS else ""
         text += f" @FILE reads it from a file{off}. A worker checks it now."
