@@ -222,7 +222,7 @@ class MergeTasks:
         table = self._context.open(paths.name)
         log = table.read_log()
         is_empty = plan_merge(self._index_of(table), log, MergeOptions(lane)).is_empty
-        rests.note(paths.name, tuple(file.key for file in log.files) if is_empty else None)
+        rests.note(paths.name, hash(tuple(file.key for file in log.files)) if is_empty else None)
         return not is_empty
 
     def _has_retention(self, paths: TablePaths) -> bool:
