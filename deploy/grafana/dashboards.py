@@ -213,7 +213,7 @@ def build(board: Board) -> dashboard.Dashboard:
 
 
 def encode(board: dashboard.Dashboard) -> str:
-    """Return the dashboard as the text of its file, the same for the same code, with fields that Grafana knows alone."""
+    """Return the dashboard as the text of its file, the same for the same code, with no field that Grafana lacks."""
     content = json.loads(JSONEncoder().encode(board))
     del content["style"]  # an older Grafana's
     for variable in content["templating"]["list"]:
