@@ -28,7 +28,7 @@ BIN := $(VENV)/bin
 UV := $(BIN)/uv
 PACKAGES := $(wildcard libs/*) $(wildcard services/*) proto deploy/local sim
 PROJECTS := $(PACKAGES:%=%/pyproject.toml)
-NODE_EXAMPLES := docs/recipes/node docs/recipes/typescript
+NODE_FOLDERS := docs/recipes/node docs/recipes/typescript deploy/grafana/schema
 SOURCES := libs services sim deploy proto tests bench examples docs conftest.py
 FUZZ = $(BIN)/python tests/fuzz/run_fuzz.py --seconds $(SECONDS) --jobs $(JOBS)
 # A file's tests stay together, in the order given, so that the long ones come first and servers are shared.
@@ -107,11 +107,11 @@ soak: install node engines ## long tests, then the simulation and fuzzing for as
 	$(FUZZ) || code=$$?; \
 	exit $$code
 
-node: install $(NODE_EXAMPLES:%=%/node_modules/.installed) ## npm packages of the Node.js and TypeScript examples; Node.js itself from PyPI where there is none
+node: install $(NODE_FOLDERS:%=%/node_modules/.installed) ## npm packages of the Node.js and TypeScript examples, and Grafana's types; Node.js itself from PyPI where there is none
 
-docs/recipes/%/node_modules/.installed: docs/recipes/%/package.json
+%/node_modules/.installed: %/package.json
 	@command -v npm >/dev/null || { echo "installing Node.js"; $(UV) pip install --quiet --python $(BIN)/python --constraints constraints.txt --group node; }
-	@cd docs/recipes/$* && PATH="$$PATH:$(abspath $(BIN))" npm install --no-package-lock --ignore-scripts --no-audit --no-fund --loglevel=error
+	@cd $* && PATH="$$PATH:$(abspath $(BIN))" npm install --no-package-lock --ignore-scripts --no-audit --no-fund --loglevel=error
 	@touch $@
 
 editor: ## build the console's SQL editor and charts again from npm, at the versions of services/console/editor/package.json
@@ -177,4 +177,4 @@ constraints: install peers ## write the tested versions down, names and versions
 	@mv constraints.new constraints-peers.txt
 
 clean: ## remove the environment and what the tools left
-	rm -rf $(VENV) $(PEERS) $(NODE_EXAMPLES:%=%/node_modules) .demo .run .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build/docs site
+	rm -rf $(VENV) $(PEERS) $(NODE_FOLDERS:%=%/node_modules) .demo .run .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build/docs site

@@ -9,6 +9,7 @@ that a graph and an alert never disagree; bounds of a table's own policy are lin
 """
 
 import functools
+import json
 import re
 import sys
 from pathlib import Path
@@ -33,6 +34,9 @@ SIZES = {"lines": (8, 8), "stat": (4, 4), "list": (24, 6)}
 """Grid units of a panel's width, of 24, and of its height."""
 EVEN = {2: 12, 4: 6}
 """Width of the lines of a row that has so many panels."""
+
+NO_FIELDS_OF_VARIABLES = ("auto", "auto_count", "auto_min", "id")
+"""What the SDK writes of every variable, and Grafana's own types do not have."""
 
 Panel = timeseries.Panel | stat.Panel | table.Panel
 
@@ -209,8 +213,16 @@ def build(board: Board) -> dashboard.Dashboard:
 
 
 def encode(board: dashboard.Dashboard) -> str:
-    """Return the dashboard as the text of its file, the same for the same code."""
-    return JSONEncoder(sort_keys=True, indent=2).encode(board) + "\n"
+    """Return the dashboard as the text of its file, the same for the same code, with no field that Grafana lacks."""
+    content = json.loads(JSONEncoder().encode(board))
+    del content["style"]  # an older Grafana's
+    for variable in content["templating"]["list"]:
+        for name in NO_FIELDS_OF_VARIABLES:
+            variable.pop(name, None)
+    for panel in content["panels"]:
+        if panel["type"] == "table":
+            panel["options"].pop("footer")  # the SDK's default; Grafana 12 has none
+    return json.dumps(content, sort_keys=True, indent=2) + "\n"
 
 
 def main(arguments: list[str]) -> int:

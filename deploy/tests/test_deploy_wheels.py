@@ -84,6 +84,20 @@ def test_a_wheel_says_what_it_is_and_holds_nothing_of_tests(wheels):
         assert all(f"=={said['Version']}" in each for each in ours), (wheel, ours)
 
 
+def test_the_wheels_hold_every_file_of_the_sources(wheels):
+    sources = [folder / "src" for pattern in ("proto", "libs/*", "services/*") for folder in ROOT.glob(pattern)]
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--", *sources], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    there = {name.partition("/src/")[2] for name in listed.stdout.split("\0") if name}
+    packed = set()
+    for wheel in wheels:
+        with zipfile.ZipFile(wheel) as files:
+            packed |= set(files.namelist())
+    assert "icedb/cli/examples.txt" in there
+    assert there - packed == set()
+
+
 @pytest.fixture
 def open_typist(wheels, tmp_path):
     """Return a function: who types in an empty home and folder, with an environment that has Python alone."""

@@ -56,6 +56,8 @@ def test_a_warehouse_goes_through_buckets_and_folders_and_comes_back_when_all_is
     assert [(each["table"], each["row_count"], each["problem"]) for each in said["tables"]] == [("events", 3, "")]
     assert "needs 'lake'" in run_icedb("backup", "s3://backups/other", code=2)
     assert "the store itself" in run_icedb("backup", "s3://prod/lake", code=2)
+    run_icedb("--store", str(tmp_path / "own"), "table", "create", "local")
+    assert "the bucket alone" in run_icedb("--store", str(tmp_path / "own"), "backup", "s3://elsewhere/own", code=2)
     run_icedb("--store", "s3://backups/lake", "backup", str(tmp_path / "folder"))
     run_icedb("--store", str(tmp_path / "folder"), "backup", "s3://elsewhere/lake")
     assert count("s3://backups/lake") == count("s3://elsewhere/lake") == [(3,)]

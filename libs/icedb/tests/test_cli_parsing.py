@@ -63,8 +63,14 @@ def test_a_duration_below_its_floor_is_refused_with_both():
     ],
 )
 def test_times(text, expected):
-    assert maybe_time(text, option="--as-of") == expected
-    assert maybe_time(format_time(expected), option="--as-of") == expected
+    assert maybe_time(text, option="--as-of", now_ms=0) == expected
+    assert maybe_time(format_time(expected), option="--as-of", now_ms=0) == expected
+
+
+def test_how_long_ago_it_was_is_a_time():
+    assert maybe_time("5m", option="--as-of", now_ms=1_000_000) == 700_000
+    assert maybe_time(" 1.5 h ", option="--as-of", now_ms=6_000_000) == 600_000
+    assert maybe_time(None, option="--as-of", now_ms=0) is None
 
 
 @pytest.mark.parametrize("time_ms", [-1, 2**53, 2**63 - 1])
@@ -75,7 +81,7 @@ def test_a_time_that_no_calendar_has_is_shown_as_a_number(time_ms):
 @pytest.mark.parametrize("text", ["", "yesterday", "1969-12-31", "2026-13-01", "9" * 14, "٣", "0001-01-01"])
 def test_bad_times(text):
     with pytest.raises(errors.InvalidRequest, match="--as-of"):
-        maybe_time(text, option="--as-of")
+        maybe_time(text, option="--as-of", now_ms=0)
 
 
 def test_columns():

@@ -147,6 +147,7 @@ def test_a_file_is_there_whole_or_as_it_was(icedb, tmp_path):
     icedb("query", "select 1 as one", "--to", str(path))
     assert path.read_text() == "one\n1\n"
     assert [each.name for each in tmp_path.iterdir() if each.is_file()] == ["out.csv"]
+    assert "a file of this machine" in icedb("query", "select 1", "--to", "s3://bucket/x.csv", code=2)
     assert "there is no folder" in icedb("query", "select 1", "--to", str(tmp_path / "none" / "x.csv"), code=2)
     assert "give it a suffix" in icedb("query", "select 1", "--to", str(tmp_path / "x.xls"), code=2)
 

@@ -154,6 +154,21 @@ def test_a_copy_is_a_state_that_was_there_whatever_happens_at_any_call(rival):
     assert tried > 30
 
 
+def test_of_a_copy_no_fence_is_missing_that_its_table_never_had():
+    table = Backed()
+    table.append(1)
+    table.backup()
+    assert fsck_table(table.copy(), clock=table.clock).findings == ()
+    table.merge(full=True)
+    table.backup()
+    copy = table.copy()
+    assert fsck_table(copy, clock=table.clock).findings == ()
+    copy.append(2)
+    copy.merge(full=True)
+    copy.store.delete([copy.paths.fence_key("merge")])
+    assert [each.code for each in fsck_table(copy, clock=table.clock).findings] == ["fence-missing"]
+
+
 def restore(table):
     """Bring a copy back to an empty place, and take that into use."""
     place = MemoryObjectStore(table.clock.now_ms)

@@ -431,7 +431,7 @@ def unreadable(error: Exception) -> Unavailable:
     return Unavailable(
         f"a data file could not be read: {what}; "
         "if it is gone, the read took longer than the table's data grace period: run it again, and hold the table with "
-        "`with client.reading(table) as snapshot:` while you read"
+        "`with client.reading(table) as snapshot:` while you read. If it is gone the next time, too: `icedb fsck`"
     )
 
 

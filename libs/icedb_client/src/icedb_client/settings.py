@@ -109,7 +109,9 @@ class ClientSettings(StoreFields):
         parts = urlsplit(address)
         is_plain = not (parts.query or parts.fragment or "@" in parts.netloc)
         if parts.scheme not in ("http", "https") or not parts.hostname or not is_plain or not _has_good_port(parts):
-            raise ValueError(f"{redact_url(address)[:80]!r} is not an address; write https://host:port")
+            raise ValueError(
+                f"{redact_url(address)[:80]!r} is not an address; write https://host:port, or http://127.0.0.1:8088"
+            )
         return address.rstrip("/")
 
     @field_validator("snapshot_address")

@@ -79,12 +79,22 @@ def backup(
 
 
 def _agree(source: Warehouse, target: Warehouse) -> tuple[Warehouse, Warehouse]:
-    """Return both with the same prefix: a folder has none of its own, and holds that of a bucket as a folder."""
+    """Return both with the same prefix: a folder has none of its own, and holds that of a bucket as a folder.
+
+    Raises:
+        InvalidRequest: The folder does not hold that of the bucket.
+    """
     if isinstance(target.store, LocalObjectStore):
         return source, Warehouse(target.store, source.root)
-    if isinstance(source.store, LocalObjectStore):
-        return Warehouse(source.store, target.root), target
-    return source, target
+    if not isinstance(source.store, LocalObjectStore):
+        return source, target
+    held = Warehouse(source.store, target.root)
+    if not held.list_tables() and source.list_tables():
+        raise InvalidRequest(
+            f"the keys of a table hold its prefix, and those of this folder have none: the target has {target.root!r}; "
+            "give the bucket alone"
+        )
+    return held, target
 
 
 def _show(show: Show, name: str, done: int, total: int) -> None:

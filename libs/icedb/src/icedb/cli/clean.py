@@ -43,7 +43,7 @@ from icedb.cli.output import (
     print_table,
     write_text,
 )
-from icedb.cli.read_times import parse_since
+from icedb.cli.read_times import parse_time
 from icedb.cli.runner import FAILED, LIST, Run, TableName, command, flag, option
 
 MAX_HOLDERS: Final = 20
@@ -299,7 +299,7 @@ def audit(
     place = run.place(table)
     # By the store's clock, as the audit itself. A table that was dropped may still have one.
     now_ms = place.read_store_clock()
-    since_ms = 0 if span is None else parse_since(span, option="--since", now_ms=now_ms)
+    since_ms = 0 if span is None else parse_time(span, option="--since", now_ms=now_ms)
     if key is None:
         _answer_runs(run, place, since_ms=since_ms)
     else:

@@ -49,7 +49,7 @@ def describe(
     """Show a table's columns: types, nulls, distinct values, minimum and maximum; from statistics if possible."""
     found = run.client.snapshot(
         table,
-        as_of=maybe_time(as_of, option="--as-of"),
+        as_of=maybe_time(as_of, option="--as-of", now_ms=run.clock.now_ms()),
         pin=tag,
         bounds=True,
     ).describe(files=files, scan=scan)

@@ -97,6 +97,7 @@ def _expire(run: Run, table: str, *, drop: bool, force: bool) -> None:
         )
     if drop:
         run.task(MERGE_RETAIN, table, {"force": True} if force else {}).carry_out()
+        print_note(f"`icedb partitions {table} --expired` says what stays, and why")
         return
     result = retain_table(opened, dry_run=True)
     document = {

@@ -25,7 +25,7 @@ from icedb.cli.output import (
     print_table,
     to_json,
 )
-from icedb.cli.read_times import AsOf, MaxStaleness, TagOption, maybe_time, parse_since
+from icedb.cli.read_times import AsOf, MaxStaleness, TagOption, maybe_time, parse_time
 from icedb.cli.rows import ROW_FORMATS, ToOption, answer_rows
 from icedb.cli.runner import LIST, Run, TableName, argument, command, maybe_duration, option
 from icedb.cli.table_settings import read_query
@@ -70,7 +70,7 @@ def snapshot(
         parse_batch_id_ms(min_commit)  # a typing error must not wait until it times out
     found = run.client.snapshot(
         table,
-        as_of=maybe_time(as_of, option="--as-of"),
+        as_of=maybe_time(as_of, option="--as-of", now_ms=run.clock.now_ms()),
         pin=tag,
         partitions=parse_partition_filters(partition or ()),
         where=where,
@@ -164,7 +164,7 @@ def query(
         return
     result = run.client.query(
         read_query(sql, option="SQL"),
-        as_of=maybe_time(as_of, option="--as-of"),
+        as_of=maybe_time(as_of, option="--as-of", now_ms=run.clock.now_ms()),
         pin=tag,
         max_staleness_ms=maybe_duration(max_staleness, option="--max-staleness"),
     )
@@ -203,8 +203,8 @@ def changes(
     until: str | None = option("--until", "The later time; without it the newest state.", metavar="TIME"),
 ) -> None:
     """Show the data files that were added and removed between two times. A merge changes files, and no row."""
-    from_ms = parse_since(since, option="--since", now_ms=run.clock.now_ms())
-    to_ms_ = None if until is None else parse_since(until, option="--until", now_ms=run.clock.now_ms())
+    from_ms = parse_time(since, option="--since", now_ms=run.clock.now_ms())
+    to_ms_ = maybe_time(until, option="--until", now_ms=run.clock.now_ms())
     found = run.client.changes(table, from_=from_ms, to=to_ms_)
     document = {
         **pick(found, "table", "from_snapshot_id", "to_snapshot_id", "is_stable"),

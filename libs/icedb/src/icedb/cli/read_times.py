@@ -11,7 +11,7 @@ _SPAN: Final = re.compile(r"[0-9.]+ *[a-z]+")
 
 AsOf = Annotated[
     str | None,
-    typer.Option("--as-of", metavar="TIME", help="Time travel: 2026-01-02T03:04:05Z, a date, or unix milliseconds."),
+    typer.Option("--as-of", metavar="TIME", help="Time travel: 2026-01-02T03:04:05Z, a date, unix ms, or 5m ago: 5m."),
 ]
 TagOption = Annotated[
     str | None,
@@ -27,13 +27,17 @@ MaxStaleness = Annotated[
 ]
 
 
-def parse_since(text: str, *, option: str, now_ms: int) -> int:
-    """Return unix milliseconds from a time, or from how long ago it was, e.g. ``7d``. Raises InvalidRequest."""
+def parse_time(text: str, *, option: str, now_ms: int) -> int:
+    """Return unix milliseconds from ISO 8601 (UTC if it names no zone), digits, or how long ago it was, e.g. ``7d``.
+
+    Raises:
+        InvalidRequest: It is none of them.
+    """
     if not _SPAN.fullmatch(text.strip()):
         return to_ms(text, what=option)
     return max(0, now_ms - parse_duration(text, option=option))
 
 
-def maybe_time(text: str | None, *, option: str) -> int | None:
-    """Return unix milliseconds from ISO 8601 (UTC if it names no zone) or from digits. Raises InvalidRequest."""
-    return None if text is None else to_ms(text, what=option)
+def maybe_time(text: str | None, *, option: str, now_ms: int) -> int | None:
+    """Return a time as :func:`parse_time` does; ``None``: none was given."""
+    return None if text is None else parse_time(text, option=option, now_ms=now_ms)

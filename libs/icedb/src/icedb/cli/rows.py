@@ -93,6 +93,8 @@ def answer_rows(
     if to is not None:
         if chosen is None or chosen == "table":
             raise InvalidRequest(f"--to {to}: give it a suffix ({', '.join(_SUFFIXES)}), or another -o")
+        if to.parts[:1] and to.parts[0].endswith(":"):
+            raise InvalidRequest(f"--to {to}: give a file of this machine, and copy it from there")
         if not to.parent.is_dir():
             raise InvalidRequest(f"--to {to}: there is no folder {to.parent}; make it, or correct the path")
         with _replacing(to) as file:

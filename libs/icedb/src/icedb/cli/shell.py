@@ -43,7 +43,7 @@ _UNFINISHED: Final = "unterminated"
 
 def run_shell(run: Run, *, as_of: str | None, tag: str | None, max_staleness: str | None, limit: int | None) -> None:
     """Run statements of a person at a terminal, or of standard input. Raises what the first that fails there does."""
-    as_of_ms = maybe_time(as_of, option="--as-of")
+    as_of_ms = maybe_time(as_of, option="--as-of", now_ms=run.clock.now_ms())
     max_staleness_ms = maybe_duration(max_staleness, option="--max-staleness")
 
     def read(table: str) -> Snapshot:

@@ -42,7 +42,9 @@ def create(
     *,
     table: TableName,
     name: PinName,
-    as_of: str | None = option("--as-of", "A past time: 2026-01-02T03:04:05Z, a date, or unix ms. Now by default."),
+    as_of: str | None = option(
+        "--as-of", "A past time: 2026-01-02T03:04:05Z, a date, unix ms, or 5m ago: 5m. Now by default."
+    ),
     ttl: str | None = option("--ttl", "How long it lasts, e.g. 30d; until it is deleted by default.", metavar="TIME"),
     note: str = option("--note", "Why, for people.", ""),
 ) -> None:
@@ -50,7 +52,7 @@ def create(
 
     The protocol calls a tag a pin. Queries read it with `--tag NAME`.
     """
-    at_ms, ttl_ms = maybe_time(as_of, option="--as-of"), maybe_duration(ttl, option="--ttl")
+    at_ms, ttl_ms = maybe_time(as_of, option="--as-of", now_ms=run.clock.now_ms()), maybe_duration(ttl, option="--ttl")
     opened = run.open(table)
     made = create_pin(opened, name, at_ms=at_ms, ttl_ms=ttl_ms, note=note)
     document = {"table": table, **pin_to_json(made, "active", opened.config)}

@@ -259,7 +259,7 @@ class _Findings:
         if lost := evidence.lost:
             yield f"{len(lost)} log files of commits that landed are not there: the first is {lost[0]}.jsonl"
         if not evidence.has_commits and self.candidates:
-            yield f"no log file is left, and {len(self.candidates)} data files may hold rows"
+            yield f"no log file is left; data files that may hold rows: {len(self.candidates)}"
         if self.missing:
             yield (
                 f"{len(self.missing)} data files are live by the log and are not there: the first is "
