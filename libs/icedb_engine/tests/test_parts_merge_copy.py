@@ -670,7 +670,7 @@ class Decoded(Exception):
 
 
 def only_copied(patch):
-    def read_sorted(_files, _columns):
+    def read_sorted(_files, _columns, **_options):
         raise Decoded
         yield
 

@@ -262,3 +262,14 @@ def test_rows_of_one_run_are_not_copied():
     assert sum(part.num_rows for part in parts) == len(keys)
     first = keys.buffers()[1].address
     assert {part["k"].chunk(0).buffers()[1].address for part in parts} == {first}
+
+
+def test_rows_that_are_sorted_as_a_whole_are_in_memory_once():
+    before = pa.total_allocated_bytes()
+    pieces = [pa.array([n * 7_919 % 100_003 for n in range(start, start + 50_000)]) for start in (0, 50_000)]
+    table = pa.table({"k": pa.chunked_array(pieces)})
+    size_bytes = table.nbytes
+    parts = sort_rows(table, ["k"], chunk_rows=1_000)
+    del pieces, table
+    assert next(parts)["k"].to_pylist() == list(range(1_000))
+    assert pa.total_allocated_bytes() - before < 1.5 * size_bytes

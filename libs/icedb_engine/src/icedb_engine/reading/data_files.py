@@ -536,8 +536,14 @@ class DataFiles:
                     require_path_values(engine, file, column, sql_type, paths=paths, data_key=each.marker.path)
         return {name: sql_type for name, sql_type in schema.items() if name in found}
 
-    def read_sorted(self, columns: Mapping[str, str]) -> Generator[pa.Table, None, None]:
+    def read_sorted(
+        self, columns: Mapping[str, str], *, on_decoded: Callable[[], Any] | None = None
+    ) -> Generator[pa.Table, None, None]:
         """Yield the rows with these columns and types, sorted as the table is, nulls last.
+
+        Args:
+            columns: Columns to SQL type.
+            on_decoded: Told when all rows are in memory, before they are sorted; not of rows that are too large.
 
         Raises:
             CorruptLog: A file cannot be read, has pages that differ from their checksums, or a value cannot be
@@ -550,8 +556,12 @@ class DataFiles:
         if table is None:
             yield from self._sort_outside(columns)
             return
+        if on_decoded is not None:
+            on_decoded()
         sort = [name for name in self._unit.config.sort if name in columns]
-        yield from sort_rows(table, sort, chunk_rows=self._count_chunk_rows(table.nbytes))
+        tables = sort_rows(table, sort, chunk_rows=self._count_chunk_rows(table.nbytes))
+        del table
+        yield from tables
 
     def _count_chunk_rows(self, size_bytes: int) -> int:
         fitting = CHUNK_BYTES * self.row_count // max(1, size_bytes)

@@ -57,6 +57,7 @@ def sort_rows(table: pa.Table, by: Sequence[str], *, chunk_rows: int) -> Iterato
     starts = np.append(np.flatnonzero(begins_run), table.num_rows)
     if RUN_ROWS * (len(starts) - len(piece_starts)) > table.num_rows or RUN_ROWS * len(pieces) > table.num_rows:
         whole, order = table.combine_chunks(), np.argsort(codes, kind="stable")
+        del table, pieces  # or their rows would be in memory twice to the end
         for start in range(0, len(order), chunk_rows):
             yield whole.take(pa.array(order[start : start + chunk_rows]))
         return
