@@ -251,7 +251,7 @@ def _default_of(name: str) -> str | None:
     if not isinstance(default, int | float):
         return None
     if name.endswith("_ms"):
-        return format_span(default)
+        return format_span(int(default))
     return f"{default / MIB:g}" if name.endswith("_bytes") else str(default)
 
 
