@@ -7,7 +7,7 @@ rows of a small table are read for it, those of others by a scan alone. Each fig
 text is seen in a sample of the rows, a bounded number.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import nlargest
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -216,7 +216,7 @@ def describe_snapshot(snapshot: SnapshotFiles, *, files: int, scan: bool | None)
             source, opened = "rows", total
             with explained(snapshot), interruptible(con):
                 _count_distinct(con, picked, facts)
-        shares = () if scan is False else _sample_paths(con, picked, facts)
+        shares = [] if scan is False else _sample_paths(con, picked, facts)
     table = None if snapshot.answerer is None else snapshot.answerer.table(snapshot.table)
     fields = () if table is None else table.partition_fields
     identities = {field.name: field.column for field in fields if field.transform == "identity"}
@@ -267,7 +267,9 @@ def _sample_paths(con: "DuckDBPyConnection", picked: SnapshotFiles, facts: Mappi
     return shares
 
 
-def _describe_paths(shares: list[PathShare], promoted: Mapping[tuple[str, ...], str]) -> tuple[PathDescription, ...]:
+def _describe_paths(
+    shares: Sequence[PathShare], promoted: Mapping[tuple[str, ...], str]
+) -> tuple[PathDescription, ...]:
     frequent = sorted((each for each in shares if each.share >= MIN_SHARE), key=lambda each: (-each.share, each.path))
     return tuple(
         PathDescription(each.path, each.share, each.sql_type, promoted.get(each.path)) for each in frequent[:MAX_PATHS]

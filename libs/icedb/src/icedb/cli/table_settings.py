@@ -253,10 +253,10 @@ def _help_of(name: str) -> str:
 def _default_of(name: str) -> str | None:
     """Return what a table gets if nothing is said, as it would be typed; ``None`` where that is no number."""
     default = TableConfig.model_fields[name].default
-    if not isinstance(default, int):
+    if not isinstance(default, int | float):
         return None
     if name.endswith("_ms"):
-        return format_span(default)
+        return format_span(int(default))
     return f"{default / MIB:g}" if name.endswith("_bytes") else str(default)
 
 
@@ -266,7 +266,7 @@ def _flag_of(name: str) -> tuple[str, str]:
     takes = {"ms": (stem, "TIME"), "bytes": (f"{stem}_mb", "MIB"), "query": (name, "SQL")}.get(unit)
     if takes is None:
         kind = _type_of(name)
-        takes = name, "N" if kind is int else "POLICY" if get_origin(kind) is Literal else "NAME:TYPE"
+        takes = name, "N" if kind in (int, float) else "POLICY" if get_origin(kind) is Literal else "NAME:TYPE"
     return _FLAGS.get(name, (f"--{takes[0].replace('_', '-')}", takes[1]))
 
 
