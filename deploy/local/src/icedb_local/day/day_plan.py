@@ -168,7 +168,7 @@ class DayPlan:
             "ICEDB_MERGE_RETAIN_INTERVAL_MS": str(max(2_000, hour_ms // 2)),
             "ICEDB_MERGE_ERASE_INTERVAL_MS": str(max(2_000, min(60_000, hour_ms // 4))),
             "ICEDB_SHUTDOWN_GRACE_MS": str(STOP_GRACE_MS),
-            "ICEDB_SNAPSHOT_LAG_INTERVAL_MS": "2000",
+            "ICEDB_SNAPSHOT_LAG_INTERVAL_MS": str(max(2_000, min(15_000, hour_ms // 4))),
             "ICEDB_SPARK_MEMORY_MB": "512",
             "ICEDB_SPARK_MASTER": "local[2]",
             "ICEDB_TASK_MEMORY_MB": "256",

@@ -102,7 +102,7 @@ def draw_day(document: Mapping[str, Any], path: Path) -> None:
         counts = {cause: [hour["requests_by_cause"].get(cause, 0) for hour in hours] for cause in causes}
         _stack(requests, at, counts, f"requests to the store; {document['dollars']:.2f} $ in all")
         for table, colour in zip(TABLES, COLOURS, strict=False):
-            figures = [hour["tables"].get("data_files", {}).get(table, 0) for hour in hours]
+            figures = [hour["tables"].get("data_files", {}).get(table, math.nan) for hour in hours]
             files.plot(at, figures, color=colour, label=table)
         files.set_title("live data files, most in the hour")
         files.set_xlabel("hour of the day")
