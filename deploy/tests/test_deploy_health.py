@@ -1,10 +1,10 @@
 """The health check of the images, against the services' own HTTP server."""
 
 import os
-import socket
 import subprocess
 import sys
 
+import processes
 import pytest
 from icedb_log.errors import Unavailable
 from icedb_service.http_server import HealthChecks, start_metrics_server
@@ -22,9 +22,7 @@ def check(deploy, port: int | None) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    return processes.free_port()
 
 
 @pytest.fixture

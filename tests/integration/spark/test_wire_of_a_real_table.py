@@ -37,8 +37,8 @@ CONFIG = TableConfig.create(
     partition=(PartitionField.parse("d=day(ts)"), PartitionField.parse("where=place")),
     sort=("event", "ts"),
     merge_fan_in=2,
-    log_grace_ms=1000,
-    data_grace_ms=1000,
+    log_grace_ms=3000,  # three quarters of it is the time between a batch's id and its staging
+    data_grace_ms=3000,
 )
 PLACES = ("São Paulo/%", "a+b c", "")
 
