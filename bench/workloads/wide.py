@@ -16,10 +16,9 @@ from bench.processes import started
 from bench.serve import Peer
 from bench.wide_systems import ByFiles, ByRanges, OneTask
 
-FILES: Final = 16
-DISTINCT_FILES: Final = 4
+FILES: Final = 8
 GROUPS_OF_FILE: Final = 4
-TARGET_BYTES: Final = 128 * MIB
+TARGET_BYTES: Final = 64 * MIB
 SMALL: Final = 16
 """In a small run rows, row groups and files are so many times smaller."""
 
@@ -27,7 +26,7 @@ SMALL: Final = 16
 class WideWorkload(Workload):
     """One case."""
 
-    description = "merge one partition of files that all overlap into sorted files of 128 MiB, zstd level 1, two cores"
+    description = "merge one partition of files that all overlap into sorted files of 64 MiB, zstd level 1, two cores"
 
     def cases(self) -> Iterator[Case]:
         """Make the files, then start the systems."""
@@ -40,7 +39,6 @@ class WideWorkload(Workload):
             rows_per_file=rows_per_file,
             sort=("event", "ts"),
             is_in_time_order=False,
-            distinct_count=DISTINCT_FILES,
             target_file_bytes=TARGET_BYTES // scale,
             row_group_rows=rows_per_group,
             max_files_per_group=512,
