@@ -12,7 +12,7 @@ from icedb_log.units import MIB
 from bench.harness import Case, Workload
 from bench.merge_events import write_merge_input
 from bench.merge_work import ROW_GROUP_ROWS
-from bench.processes import started
+from bench.processes import ProcessWork, started
 from bench.serve import Peer
 from bench.wide_systems import ByFiles, ByRanges, OneTask
 
@@ -43,7 +43,7 @@ class WideWorkload(Workload):
             row_group_rows=rows_per_group,
             max_files_per_group=512,
         )
-        works = [
+        works: list[ProcessWork | Peer] = [
             ByRanges(source, self.folder / "ranges"),
             ByFiles(source, self.folder / "files"),
             OneTask(source, self.folder / "one"),
