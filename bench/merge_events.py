@@ -4,9 +4,6 @@ Product events of ten columns. Each file is sorted, written by the writer of the
 with the statistics that a flush gives; a log file names some tens of them. Deterministic by seed.
 """
 
-import os
-from dataclasses import replace
-from itertools import cycle, islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,7 +15,6 @@ from icedb_engine.writing.part_files import PartEncoder, PartLayout
 from icedb_log.clock import SystemClock
 from icedb_log.commit.fence import acquire_fence
 from icedb_log.commit.table import Table
-from icedb_log.keys import TablePaths
 from icedb_log.model import FileMarker, LogFile
 from icedb_log.store.table_store import TableStore
 from icedb_log.store_settings import StoreSettings
@@ -62,7 +58,6 @@ def write_merge_input(
     is_in_time_order: bool,
     producer_count: int = 1,
     late_share: float = 0.0,
-    distinct_count: int | None = None,
     **settings: Any,
 ) -> MergeInput:
     """Make a table of ``file_count`` sorted data files.
@@ -75,7 +70,6 @@ def write_merge_input(
         is_in_time_order: Whether each file's times follow those of the file before it; else all cover the same day.
         producer_count: Producers, whose clocks differ by up to some seconds.
         late_share: How many of the rows are up to an hour older than their file.
-        distinct_count: Files that are made; the others are links to them. All if not given.
         settings: Of the table, beside a target size and a number of files that put everything into one group.
     """
     root.mkdir(parents=True)
@@ -87,14 +81,12 @@ def write_merge_input(
     create_table(TableStore(warehouse.store, paths), config)
     markers: list[FileMarker] = []
     duration_sum = 0
-    for number in range(distinct_count or file_count):
+    for number in range(file_count):
         window = (number, file_count) if is_in_time_order else (0, 1)
         rows = make_rows(number, rows_per_file, window, producer_count=producer_count, late_share=late_share)
         rows = rows.sort_by([(column, "ascending") for column in sort])
         duration_sum += int(np.sum(rows["duration_ms"].to_numpy()))
         markers.append(put_file(TableStore(warehouse.store, paths), config, rows, scratch=root.parent))
-    originals = tuple(islice(cycle(tuple(markers)), file_count - len(markers)))
-    markers += [_link(root, paths, original, file_id=SystemClock().new_id()) for original in originals]
     _commit(TableStore(warehouse.store, paths), markers)
     return MergeInput(
         root=root,
@@ -102,14 +94,8 @@ def write_merge_input(
         sort=sort,
         row_count=file_count * rows_per_file,
         size_bytes=sum(marker.size_bytes for marker in markers),
-        duration_sum=duration_sum * file_count // (distinct_count or file_count),
+        duration_sum=duration_sum,
     )
-
-
-def _link(root: Path, paths: TablePaths, marker: FileMarker, *, file_id: str) -> FileMarker:
-    key = paths.data_key(partition="", file_id=file_id)
-    os.link(root / marker.path, root / key)
-    return replace(marker, path=key)
 
 
 def make_rows(

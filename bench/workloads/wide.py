@@ -12,14 +12,13 @@ from icedb_log.units import MIB
 from bench.harness import Case, Workload
 from bench.merge_events import write_merge_input
 from bench.merge_work import ROW_GROUP_ROWS
-from bench.processes import started
+from bench.processes import ProcessWork, started
 from bench.serve import Peer
 from bench.wide_systems import ByFiles, ByRanges, OneTask
 
-FILES: Final = 16
-DISTINCT_FILES: Final = 4
+FILES: Final = 8
 GROUPS_OF_FILE: Final = 4
-TARGET_BYTES: Final = 128 * MIB
+TARGET_BYTES: Final = 64 * MIB
 SMALL: Final = 16
 """In a small run rows, row groups and files are so many times smaller."""
 
@@ -27,7 +26,7 @@ SMALL: Final = 16
 class WideWorkload(Workload):
     """One case."""
 
-    description = "merge one partition of files that all overlap into sorted files of 128 MiB, zstd level 1, two cores"
+    description = "merge one partition of files that all overlap into sorted files of 64 MiB, zstd level 1, two cores"
 
     def cases(self) -> Iterator[Case]:
         """Make the files, then start the systems."""
@@ -40,12 +39,11 @@ class WideWorkload(Workload):
             rows_per_file=rows_per_file,
             sort=("event", "ts"),
             is_in_time_order=False,
-            distinct_count=DISTINCT_FILES,
             target_file_bytes=TARGET_BYTES // scale,
             row_group_rows=rows_per_group,
             max_files_per_group=512,
         )
-        works = [
+        works: list[ProcessWork | Peer] = [
             ByRanges(source, self.folder / "ranges"),
             ByFiles(source, self.folder / "files"),
             OneTask(source, self.folder / "one"),

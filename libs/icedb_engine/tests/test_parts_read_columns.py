@@ -123,6 +123,15 @@ def test_row_groups_that_no_condition_can_fulfil_stay_where_they_are(wide):
     assert footer_bytes < byte_count
 
 
+def test_row_groups_of_which_too_little_is_known_are_read(wide, tmp_path):
+    made, _, rows = wide
+    times = pa.array([400_000_000_000_000_000] * rows.num_rows).cast(pa.timestamp("us"))  # in the year 14645
+    file = write(made, rows.set_column(rows.column_names.index("t"), "t", times), tmp_path)
+    found, byte_count = read(made.table, {"i": "BIGINT", "t": "TIMESTAMP"}, file, where="i < 2", wanted=("i",))
+    assert [each["c0"] for each in found] == [0, 1]
+    assert byte_count < file.size_bytes / 4
+
+
 def test_other_files_are_fetched_whole(wide, monkeypatch):
     made, file, rows = wide
     columns = {"i": "BIGINT"}
