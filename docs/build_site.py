@@ -62,6 +62,11 @@ def gather(folder: Path) -> None:
 
 def main() -> int:
     """Gather, and build strictly: a link that leads nowhere is an error."""
+    if sys.version_info < (3, 11, 5):
+        sys.stderr.write(
+            "Zensical, which builds the site, needs Python 3.11.5: make clean, make docs-site PYTHON=python3.12\n"
+        )
+        return 2
     shutil.rmtree(GATHERED, ignore_errors=True)
     GATHERED.mkdir(parents=True)
     gather(GATHERED)

@@ -117,6 +117,7 @@ def test_who_sends_to_a_front_end_is_told_of_it_and_of_no_store(cli_env, said_by
     cli_env.setenv("ICEDB_ADDRESS", "http://127.0.0.1:1")
     found = {each["check"]: each for each in json.loads(said_by_icedb("doctor", "-o", "json", code=1).out)["checks"]}
     assert set(found) == {"versions", "settings", "front end"}
+    assert (found["settings"]["status"], "janitor" in found["settings"]["message"]) == ("ok", False)
     assert found["front end"]["status"] == "fail" and "http://127.0.0.1:1" in found["front end"]["message"]
 
 

@@ -30,6 +30,9 @@ def test_every_format_is_ingested(icedb, parquet, tmp_path):
     with ipc.new_file(folder / "f.arrow", pa.schema({"n": pa.int64()})) as writer:
         writer.write_table(pa.table({"n": [9]}))
     (folder / "notes.txt").write_text("not events")
+    (folder / ".a.csv").write_text("n\n1\n")
+    (folder / "lake" / "events" / "_data" / "d=1").mkdir(parents=True)
+    pq.write_table(pa.table({"n": [7, 8]}), folder / "lake" / "events" / "_data" / "d=1" / "live.parquet")
     done = icedb("ingest", "events", str(folder), "-o", "json").json
     assert (done["rows"], done["batches"]) == (9, 6)
     store, paths = parquet.warehouse.store, parquet.warehouse.table("events").paths

@@ -151,7 +151,7 @@ class WakeupSender:
         self._silent_until_ms = self._clock.monotonic_ms() + PAUSE_AFTER_FAILURE_MS
         if not self._has_warned:
             self._has_warned = True
-            _log.warning("%s; batches stay accepted, the periodic sweep takes them", why)
+            _log.warning("%s; batches stay accepted: a sweep of a worker takes them, or `icedb work --once`", why)
         return False
 
     def _send(

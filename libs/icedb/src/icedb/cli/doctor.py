@@ -98,15 +98,16 @@ def examine(given: dict[str, Any], *, start_spark: bool = False) -> Iterator[Fin
         start_spark: Whether to start Spark.
     """
     yield from _look_at_versions()
-    yield from _look_at_settings(given)
     settings = _read_settings(given)
+    is_sender = not isinstance(settings, Finding) and settings.address is not None and settings.store is None
+    yield from _look_at_settings(given, is_sender=is_sender)
     if isinstance(settings, Finding):
         yield settings
         return
     if settings.address is not None:
         yield _look_at_front_end(settings)
-        if settings.store is None:
-            return  # a sender needs nothing else
+    if is_sender:
+        return  # it needs nothing else
     yield from _look_at_store(settings)
     yield from _look_at_redis(settings)
     yield from _look_at_java()
@@ -137,17 +138,18 @@ def _service_settings() -> "dict[str, type[BaseSettings]]":
     return {each.name: each.load() for each in entry_points(group=SETTINGS_GROUP)}
 
 
-def _look_at_settings(given: dict[str, Any]) -> Iterator[Finding]:
+def _look_at_settings(given: dict[str, Any], *, is_sender: bool) -> Iterator[Finding]:
     from icedb_client.settings import ClientSettings  # noqa: PLC0415 - half a second that `icedb --help` does not need
     from pydantic import ValidationError  # noqa: PLC0415 - as above
 
     kinds = _service_settings()
+    users = {} if is_sender else kinds  # without a store no service runs here, though it may be installed
     everyone: list[type[BaseModel]] = [ClientSettings, *kinds.values()]
     known = {f"ICEDB_{name.upper()}" for kind in everyone for name in kind.model_fields}
     unknown = sorted(name for name in os.environ if name.startswith("ICEDB_") and name not in known | NOT_SETTINGS)
     yield from (_unknown(name, known) for name in unknown)
     wrong: dict[str, list[str]] = {}
-    for service, kind in kinds.items():
+    for service, kind in users.items():
         try:
             kind(**{name: value for name, value in given.items() if value is not None and name in kind.model_fields})
         except ValidationError as error:
@@ -157,7 +159,7 @@ def _look_at_settings(given: dict[str, Any]) -> Iterator[Finding]:
         yield Finding("settings", "fail", f"{problem} (read by {', '.join(services)})", "docs/settings.md has them all")
     if not unknown and not wrong:
         count = count_of(sum(name in known for name in os.environ), "variable")
-        yield Finding("settings", "ok", f"{count} ICEDB_…, right for {', '.join(['the command', *kinds])}")
+        yield Finding("settings", "ok", f"{count} ICEDB_…, right for {', '.join(['the command', *users])}")
 
 
 def _unknown(name: str, known: set[str]) -> Finding:

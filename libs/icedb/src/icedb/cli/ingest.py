@@ -180,8 +180,9 @@ def _find_files(source: str, *, is_forced: bool) -> list[Path | None]:
     path = Path(source)
     try:
         if path.is_dir():
+            shown = (file for file in sorted(path.rglob("*")) if not _is_hidden(file.relative_to(path)))
             files: list[Path | None] = [
-                file for file in sorted(path.rglob("*")) if file.is_file() and (is_forced or may_hold_rows(file.name))
+                file for file in shown if file.is_file() and (is_forced or may_hold_rows(file.name))
             ]
             if not files:
                 wanted = "file" if is_forced else f"{', '.join(SUFFIXES)} file (--input-format takes all files)"
@@ -193,6 +194,11 @@ def _find_files(source: str, *, is_forced: bool) -> list[Path | None]:
     if not is_there:
         raise InvalidRequest(f"{source}: no such file; give a file, a folder, or - for standard input")
     return [path]
+
+
+def _is_hidden(file: Path) -> bool:
+    """Return whether it is no data to readers of folders, as Spark: so are ``_data`` and ``_log`` of a warehouse."""
+    return any(part.startswith(("_", ".")) for part in file.parts)
 
 
 def _print_accepted(run: Run, report: dict[str, Any], *, will_wait: bool, is_lone: bool) -> None:
