@@ -96,9 +96,9 @@ def wait_until_idle(job):
 SPECULATION = {"spark.speculation": "true", "spark.speculation.quantile": "0.5", "spark.speculation.multiplier": "1.1"}
 DYNAMIC = {
     "spark.dynamicAllocation.enabled": "true",
-    "spark.dynamicAllocation.shuffleTracking.timeout": "5s",
-    "spark.dynamicAllocation.executorIdleTimeout": "5s",
-    "spark.dynamicAllocation.cachedExecutorIdleTimeout": "5s",
+    "spark.dynamicAllocation.shuffleTracking.timeout": "10s",
+    "spark.dynamicAllocation.executorIdleTimeout": "10s",
+    "spark.dynamicAllocation.cachedExecutorIdleTimeout": "10s",
     "spark.decommission.enabled": "true",
 }
 LOSSES = [
