@@ -3,6 +3,8 @@
 What the store makes of it is looked at, too: an unknown outcome stays unknown, and what landed is found.
 """
 
+import threading
+
 import pytest
 from icedb_local.chaos.fault_proxy import WRITES, FaultProxy, ProxyFault
 from icedb_log.clock import SystemClock
@@ -11,7 +13,7 @@ from icedb_log.store.request_failures import listen_to_failures, stop_listening
 from icedb_log.store.s3 import S3ObjectStore
 from icedb_log.store.s3_client import SINGLE_REQUEST_BYTES
 from icedb_log.store.s3_options import S3Options
-from waiting import wait_until
+from waiting import LIMIT_MS, LIMIT_S, wait_until
 
 pytestmark = pytest.mark.s3
 
@@ -262,3 +264,31 @@ def test_a_fault_meets_only_what_it_wants_and_so_often(rig):
             rig.store.put_if_absent(f"{rig.key()}/_log/1.jsonl", b"x")
         rig.store.put_if_absent(f"{rig.key()}/_log/1.jsonl", b"x")
     assert hits.total == 1
+
+
+@pytest.mark.parametrize(("action", "has_landed"), [("slow", True), ("hold", False)])
+def test_a_request_waits_until_it_is_released(rig, action, has_landed):
+    key, outcomes = rig.key(), []
+
+    def put():
+        try:
+            outcomes.append(rig.store.put_if_absent(key, b"x"))
+        except CommitOutcomeUnknown as error:
+            outcomes.append(error)
+
+    hits = rig.proxy.begin(ProxyFault(action, frozenset({"PUT"}), delay_ms=LIMIT_MS, limit=1, client="127.0.0.1 Boto3"))
+    writer = threading.Thread(target=put)
+    writer.start()
+    wait_until(lambda: hits.total, "the request has come")
+    assert hits.clients[0].startswith("127.0.0.1 Boto3/")
+    assert outcomes == []
+    rig.proxy.release(hits)
+    writer.join(LIMIT_S)
+    assert isinstance(outcomes[0], str) is has_landed
+    assert [info.key for info in rig.store.list_page(key, limit=1).objects] == [key] * has_landed
+
+
+def test_a_fault_may_be_for_one_client_alone():
+    fault = ProxyFault("slow", client=r"app/node-1\b")
+    assert fault.wants("GET", "/b/k", "10.1.1.1 Boto3/1 app/node-1")
+    assert not fault.wants("GET", "/b/k", "10.1.1.1 Boto3/1 app/node-12")

@@ -296,13 +296,14 @@ class ClusterRig:
 
     @contextmanager
     def running_driver(self, **options):
-        """Run a driver, from when it has warmed up its executors until it has closed its session."""
+        """Run a driver, from when it has warmed up its executors until it has closed its session, or is killed."""
         self._count += 1
         driver = Driver(self, f"driver-{self._count}", options)
         try:
             driver.wait_open()
             yield driver
-            driver.close()
+            if driver.process.poll() is None:
+                driver.close()
         finally:
             driver.kill()
 

@@ -16,7 +16,7 @@ from icedb_local.chaos.chaos_producers import ChaosProducer
 from icedb_local.chaos.conductor import Conductor
 from icedb_local.chaos.content_checker import ContentChecker
 from icedb_local.chaos.fault_plan import KIND_BY_NAME, KINDS, PlannedFault, PlanShape, draw_faults
-from icedb_local.chaos.fault_proxy import ActiveFaults, FaultHits, ProxyFault
+from icedb_local.chaos.fault_proxy import ActiveFaults, FaultHits, ProxyFault, Request
 from icedb_local.chaos.fault_records import InjectedFault, sum_kinds
 from icedb_local.chaos.injector import GROUP_HELD_MS, Effect, Injector
 from icedb_local.chaos.metric_history import (
@@ -368,13 +368,17 @@ GROUP = "/icedb/wh/events/_icedb/staging/0198.ab12.group"
 
 def test_a_group_is_flushed_when_an_ingest_worker_deletes_it():
     groups = StagedGroups()
-    groups.note("ingest", f"PUT {GROUP}", b"")
-    groups.note("janitor", f"DELETE {GROUP}", b"")
-    groups.note("ingest", f"DELETE {GROUP.replace('group', 'ndjson')}", b"")
+
+    def note(door, line, body=b""):
+        groups.note(Request(door, "", *line.split(" "), (), body), 0)
+
+    note("ingest", f"PUT {GROUP}")
+    note("janitor", f"DELETE {GROUP}")
+    note("ingest", f"DELETE {GROUP.replace('group', 'ndjson')}")
     assert groups.flushed_count == 0
     body = f"<Delete><Object><Key>{GROUP[7:]}</Key></Object><Object><Key>{GROUP[7:-6]}2.group</Key></Object></Delete>"
-    groups.note("ingest", "POST /icedb?delete", body.encode())
-    groups.note("ingest", "POST /icedb?delete", body.encode())
+    note("ingest", "POST /icedb?delete", body.encode())
+    note("ingest", "POST /icedb?delete", body.encode())
     assert groups.flushed_count == 2
 
 

@@ -1,5 +1,6 @@
 """What a cluster loses in the middle of a job: every row is there once afterwards, and what was left lies no longer."""
 
+import signal
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
@@ -83,35 +84,36 @@ def kill_driver(job):
     job.driver.kill()
 
 
+def decommission(job):
+    (executor,) = job.node.find(job.driver.application)
+    executor.send_signal(signal.SIGPWR)
+
+
+def wait_until_idle(job):
+    wait_until(lambda: not job.rig.nodes.find(job.driver.application), "idle executors are given back")
+
+
 SPECULATION = {"spark.speculation": "true", "spark.speculation.quantile": "0.5", "spark.speculation.multiplier": "1.1"}
+DYNAMIC = {
+    "spark.dynamicAllocation.enabled": "true",
+    "spark.dynamicAllocation.shuffleTracking.timeout": "10s",
+    "spark.dynamicAllocation.executorIdleTimeout": "10s",
+    "spark.dynamicAllocation.cachedExecutorIdleTimeout": "10s",
+    "spark.decommission.enabled": "true",
+}
 LOSSES = [
     Loss("an executor is killed in the middle of a flush", "flush", kill_executor),
     Loss("an executor is killed in the middle of a merge", "merge", kill_executor),
     Loss("the master is restarted", "merge", restart_master),
-    Loss("the master is restarted without what it knew", "merge", restart_forgetful_master),
     Loss("a machine is cut off, and its task ends later", "merge", cut_off, is_held=True, needs_machines=True),
-    Loss("a machine is slow, with speculation", "merge", slow_down, options=SPECULATION, is_held=True, needs_machines=True),
     Loss("the disk of a machine is full", "flush", fill_disk, gate=None, needs_machines=True),
+    Loss("the master is restarted without what it knew", "merge", restart_forgetful_master),
     Loss("the driver is killed between its job and its commit", "merge", kill_driver,
          gate={"target": LOG, "client": "app/driver", "action": "hold"}),
+    Loss("a machine is slow, with speculation", "merge", slow_down, options=SPECULATION, is_held=True, needs_machines=True),
+    Loss("idle executors are given back", "merge", wait_until_idle, gate=None, options=DYNAMIC),
+    Loss("an executor is decommissioned in the middle of a merge", "merge", decommission, options=DYNAMIC),
 ]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def drivers(rig):
-    """Drivers by the options of their session; one that was killed is replaced."""
-    with ExitStack() as stack:
-        running = {}
-
-        def find(options):
-            key = tuple(options.items())
-            if key not in running or running[key].process.poll() is not None:
-                stack.close()
-                running.clear()
-                running[key] = stack.enter_context(rig.running_driver(**options))
-            return running[key]
-
-        yield find
 
 
 @contextmanager

@@ -18,9 +18,8 @@ SOURCES = 6
 
 
 @pytest.fixture(scope="module")
-def driver(rig):
-    with rig.running_driver() as running:
-        yield running
+def driver(drivers):
+    return drivers({})
 
 
 @pytest.fixture(scope="module")

@@ -37,7 +37,7 @@ class Node:
     """One machine.
 
     Attributes:
-        name: As :data:`NAME_VARIABLE` has it in its processes, and metrics of the store in the agent of its requests.
+        name: As the agent of its requests to a store says it, and, with this run's id, :data:`NAME_VARIABLE`.
         address: Its own, or loopback.
         scratch: Its disk.
         groups: Folders of its control groups.
@@ -59,7 +59,7 @@ class Node:
 
     def env(self) -> Mapping[str, str]:
         """Return what its processes have in their environment. botocore tells the store the name, as its caller's."""
-        return {NAME_VARIABLE: self.name, "AWS_SDK_UA_APP_ID": self.name}
+        return {NAME_VARIABLE: _label(self.name), "AWS_SDK_UA_APP_ID": self.name}
 
     def find(self, words: str) -> list[psutil.Process]:
         """Return its processes whose command line has some words."""
@@ -160,9 +160,14 @@ def find_processes(name: str) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
-            if process.environ().get(NAME_VARIABLE) == name and process.status() != psutil.STATUS_ZOMBIE:
+            if process.environ().get(NAME_VARIABLE) == _label(name) and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
     return found
+
+
+def _label(name: str) -> str:
+    """Return how this run's machine is known: another run's has the same name."""
+    return f"{os.getpid()}/{name}"
 
 
 def _isolate(node: Node, bridge: str) -> Node:
