@@ -19,6 +19,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from icedb_engine.local_engine import LocalEngine
 from icedb_log.changes.partition_removal import remove_partitions
 from icedb_log.changes.row_changes import delete_rows
+from icedb_log.changes.table_changes import alter_table_config
 from icedb_log.clean.deletion import AuditLog
 from icedb_log.clean.orphans import sweep_orphans
 from icedb_log.clean.vacuum import vacuum_table
@@ -187,6 +188,12 @@ class Story:
 
     def widen(self):
         self.append(self.row(9, amount=1.5))
+
+    def promote(self):
+        """Below ``about`` one path is promoted now, and filled by the merge; others are when they are frequent."""
+        self.append(self.row(90, about={"kind": "new", "size": 1}))
+        change = {"declared": {"kind": "VARCHAR"}, "promoted": {"kind": ("about", "kind")}}
+        self.run(alter_table_config, change={**change, "promoted_below": {("about",): True}})
 
     def merge_and_vacuum(self):
         self.merge(full=True)
@@ -375,6 +382,7 @@ STEPS = (
     "refuse_batches",
     "set_bad_rows_aside",
     "widen",
+    "promote",
     "feed",
     "merge_and_vacuum",
     "append_more",

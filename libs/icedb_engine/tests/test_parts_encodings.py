@@ -129,7 +129,7 @@ def test_text_of_few_rows_can_be_read_as_a_dictionary_by_arrow():
 def test_a_column_chunk_is_one_page_unless_it_is_large():
     rows = pa.table({"n": shuffled(range(50_000)), "text": [f"{n:060}" for n in range(50_000)]})
     body = encode_rows(rows)
-    source = data_files.parse_source(data_files._cut_footer(memoryview(body)), data_bytes=body.size)
+    source = data_files.parse_source(data_files.cut_footer(memoryview(body)), data_bytes=body.size)
     pages = {
         name: [page for page in check_chunk(body.to_pybytes(), chunk) if page.kind == DATA_PAGE]
         for name, chunk in source.groups[0].chunks.items()

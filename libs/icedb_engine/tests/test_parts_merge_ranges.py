@@ -302,6 +302,9 @@ def test_what_is_not_proven_stays_in_its_groups(make_table, tmp_path, monkeypatc
     odd = replace(files[0], size_bytes=files[0].size_bytes - 1)
     assert Cut(made, [odd, *files[1:]]).plan is None
     assert Cut(made, files, count=1).plan is not None, "two groups are two ranges"
+    with monkeypatch.context() as patch:
+        patch.setattr(made.table, "engine", replace(made.table.engine, scratch_bytes=files[0].size_bytes))
+        assert Cut(made, files).plan is None, "a range would not fit where a group does"
     monkeypatch.setattr(merge_ranges, "READ_FACTOR", 1)
     assert Cut(made, files).plan is None, "too much would be read twice"
     unsorted = Files(make_table, sort=())

@@ -278,6 +278,7 @@ ODD = st.tuples(st.sampled_from([*OF_ONE_KIND]), VALUES)
     piece_rows=st.sampled_from([2, 64]),
 )  # fmt: skip
 @example(['{"s":"}', '{"}', '{"s":"x"}{"s":"y"}'], 1, 64)
+@example(['{"d":-0}', '{"d":-0.0}'], 1, 64)
 @example(['{"deep":', '{"x":"a"}}', '{"deep":{"x":"b"}}{"deep":{"x":"c"}}'], 1, 64)
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_the_quick_reader_finds_what_duckdb_finds(make_table, monkeypatch, texts, sampled, piece_rows):

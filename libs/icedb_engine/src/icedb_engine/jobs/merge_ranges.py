@@ -83,9 +83,10 @@ class RangedMerge:
         read_bytes = sum(piece.size_bytes for touched in touching for piece in touched)
         if len(ranges) == 1 or read_bytes > READ_FACTOR * total_bytes:
             return None
-        units = [
-            replace(unit, range=_tell(each, touched, names)) for each, touched in zip(ranges, touching, strict=True)
-        ]
+        told = [_tell(each, touched, names) for each, touched in zip(ranges, touching, strict=True)]
+        if any(sum(markers[place].size_bytes for place in each.places) > engine.scratch_bytes for each in told):
+            return None
+        units = [replace(unit, range=each) for each in told]
         row_count = sum(piece.row_count for piece in pieces)
         return cls(tuple(units), row_count, [each[1] for each in found if each is not None], columns)
 

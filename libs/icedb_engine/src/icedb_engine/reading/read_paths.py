@@ -2,7 +2,8 @@
 
 DuckDB says what a promoted column is (:mod:`icedb_engine.reading.promoted`); this is a quicker way to the same values,
 or to none. A sample tells which paths have values of one kind that their columns take. Arrow's reader refuses all
-others, a key twice, and text that is no JSON object: then it declines all texts that it was given. What keeps a value
+others, a key twice, and text that is no JSON object: then it declines all texts that it was given, as it does for a
+``-0`` that is a DOUBLE. What keeps a value
 in its row: each text begins with ``{`` and ends with ``}``, between two stands a line end, which no JSON string may
 have, and there are as many objects as texts. So one text is one object.
 """
@@ -84,9 +85,10 @@ class PathReader:
             )
             if rows.num_rows != len(texts):
                 return None
-            return {name: column.settle(_walk(rows, self._places[name]), ()) for name, column in self._found.items()}
+            values = {name: column.settle(_walk(rows, self._places[name]), ()) for name, column in self._found.items()}
         except (Declined, pa.ArrowException):
             return None
+        return None if any(map(_has_negative_zero, values.values())) else values
 
 
 class _Fields:
@@ -110,6 +112,14 @@ class _Fields:
             pa.field(key, pa.struct(below.to_fields()) if isinstance(below, _Fields) else below)
             for key, below in self._below.items()
         ]
+
+
+def _has_negative_zero(values: pa.ChunkedArray) -> bool:
+    """Return whether a DOUBLE is -0.0: of the integer ``-0`` DuckDB makes 0.0, of ``-0.0`` it does not."""
+    if not pa.types.is_floating(values.type):
+        return False
+    zeros = values.filter(pc.equal(values, 0.0)).to_numpy()
+    return bool(np.signbit(zeros).any())
 
 
 def _walk(rows: pa.Table, places: Sequence[int]) -> pa.ChunkedArray:
