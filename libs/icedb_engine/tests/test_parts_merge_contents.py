@@ -1,7 +1,6 @@
 """A merge whose outputs do not hold what its inputs hold commits nothing, by the footers of both (M6)."""
 
 import io
-import threading
 from dataclasses import replace
 from datetime import date, datetime
 
@@ -10,7 +9,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from icedb_engine.local_engine import LocalEngine
-from icedb_engine.reading.data_files import DataFiles
 from icedb_engine.writing.part_files import PartFileWriter
 from icedb_log.commit.table import Table
 from icedb_log.errors import InvariantViolated, Unavailable
@@ -56,21 +54,6 @@ def test_a_column_that_an_input_lacks_counts_as_nulls(make_table):
     assert (found.equal_count, found.unproven_count, found.differences) == (12, 0, ())
     found = merge_own(table, pa.table({"i": [1]}), pa.table({"i": [2]}), schema=SCHEMA)
     assert (found.equal_count, found.unproven_count, found.differences) == (12, 0, ())
-
-
-def test_footers_are_read_beside_the_sort(make_table, monkeypatch):
-    read_contents, threads = DataFiles.read_contents, []
-
-    def noted(files, place):
-        if place not in files._contents:
-            threads.append(threading.current_thread())
-        return read_contents(files, place)
-
-    monkeypatch.setattr(DataFiles, "read_contents", noted)
-    table = make_table()
-    assert table.merge(*(table.put_file(pa.table(ROWS), name) for name in "abc")).contents.equal_count
-    assert len(threads) == 3
-    assert threading.current_thread() not in threads
 
 
 def test_wider_types_are_compared_as_they_are_written(make_table):

@@ -670,7 +670,7 @@ class Decoded(Exception):
 
 
 def only_copied(patch):
-    def read_sorted(_files, _columns, **_options):
+    def read_sorted(_files, _columns):
         raise Decoded
         yield
 

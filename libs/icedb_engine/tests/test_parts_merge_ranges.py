@@ -133,7 +133,7 @@ class Cut:
         self.made = made
         self.markers = markers
         size_bytes = sum(marker.size_bytes for marker in markers)
-        config = made.table.config.model_copy(update={"target_file_bytes": size_bytes // count})
+        config = made.table.config.model_copy(update={"target_file_bytes": -(-size_bytes // count)})
         middle = max(1, len(markers) // 2)
         groups = [MergeGroup("", tuple(part)) for part in (markers[:middle], markers[middle:])]
         self.job = made.table.job(MergeJob, config=config, schema=schema, groups=tuple(groups))

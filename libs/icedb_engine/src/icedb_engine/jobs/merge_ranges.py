@@ -76,7 +76,7 @@ class RangedMerge:
         layout = PartLayout(unit, names, (whole.partition,), "merge")
         maker = PieceMaker({name: columns[name] for name in names}, layout.sort_columns, layout.stats_columns)
         pieces = _make_pieces(maker, markers, sources)
-        count = max(2, whole.size_bytes // config.target_file_bytes)
+        count = max(2, -(-whole.size_bytes // config.target_file_bytes))
         ranges = cut_order(maker.sort, [(piece.span, piece.size_bytes) for piece in pieces], count=count)
         touching = [[piece for piece in pieces if each.touches(piece.span)] for each in ranges]
         total_bytes = sum(piece.size_bytes for piece in pieces)

@@ -536,14 +536,8 @@ class DataFiles:
                     require_path_values(engine, file, column, sql_type, paths=paths, data_key=each.marker.path)
         return {name: sql_type for name, sql_type in schema.items() if name in found}
 
-    def read_sorted(
-        self, columns: Mapping[str, str], *, on_decoded: Callable[[], Any] | None = None
-    ) -> Generator[pa.Table, None, None]:
+    def read_sorted(self, columns: Mapping[str, str]) -> Generator[pa.Table, None, None]:
         """Yield the rows with these columns and types, sorted as the table is, nulls last.
-
-        Args:
-            columns: Columns to SQL type.
-            on_decoded: Told when all rows are in memory, before they are sorted; not of rows that are too large.
 
         Raises:
             CorruptLog: A file cannot be read, has pages that differ from their checksums, or a value cannot be
@@ -556,8 +550,6 @@ class DataFiles:
         if table is None:
             yield from self._sort_outside(columns)
             return
-        if on_decoded is not None:
-            on_decoded()
         sort = [name for name in self._unit.config.sort if name in columns]
         tables = sort_rows(table, sort, chunk_rows=self._count_chunk_rows(table.nbytes))
         del table
@@ -570,8 +562,8 @@ class DataFiles:
     def _decode_all(self, columns: Mapping[str, str]) -> pa.Table | None:
         """Return the rows of all files; ``None``: too large, or of other types."""
         bound = min(self._unit.engine.memory_bytes // DECODED_SHARE, MAX_DECODED_BYTES)
-        if sum(each.decoded_bytes for each in self.files) > bound:
-            return None
+        if sum(each.decoded_bytes for each in self.files if each.kept is None) > bound:
+            return None  # of a range's files only what is kept counts, which is known when it is decoded
         if not all(each.has_types(columns) for each in self.files):
             return None
         decoded_bytes, lock = 0, Lock()

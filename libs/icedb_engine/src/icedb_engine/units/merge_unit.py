@@ -221,11 +221,7 @@ def _write_runs(
             yield inputs.copy(run.pieces[0], filler.columns, pool, filler=filler)
         else:
             columns = {name: kind for name, kind in filler.columns.items() if name not in filler.made}
-            # M6: in a second thread while rows are sorted and encoded. Beside the decoding of small files, which takes
-            # the interpreter's lock for each, it would hold that up.
-            contents = map(inputs.read_contents, {piece.file for piece in run.pieces})
-            on_decoded = partial(pool.submit, list, contents) if kept is None else None
-            with inputs.part(run.pieces) as part, closing(part.read_sorted(columns, on_decoded=on_decoded)) as tables:
+            with inputs.part(run.pieces) as part, closing(part.read_sorted(columns)) as tables:
                 rows: Iterable[pa.Table] = tables if kept is None else map(kept.keep, tables)
                 rows = map(filler.fill, rows) if filler.made else rows
                 yield SortedRun(run.row_count, rows, begins_file=run.is_late)
