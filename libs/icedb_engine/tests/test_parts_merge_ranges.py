@@ -251,6 +251,16 @@ def test_a_range_reads_the_row_groups_that_it_touches(make_table, tmp_path, monk
     assert keys(made.read(spilled.outputs).sort_by("id")) == keys(made.read(merged.outputs).sort_by("id"))
 
 
+def test_what_a_range_leaves_out_does_not_make_it_spill(make_table, tmp_path, monkeypatch):
+    made = Files(make_table, sort=("i",))
+    cut = Cut(made, overlapping(made, tmp_path), count=3)
+    whole = data_files.InputFile.decoded_bytes.fget
+    too_much = property(lambda each: whole(each) if each.kept is None else 1 << 40)
+    monkeypatch.setattr(data_files.InputFile, "decoded_bytes", too_much)
+    monkeypatch.setattr(data_files.DataFiles, "_sort_outside", lambda *_: pytest.fail("it fits into memory"))
+    assert 160 < cut.merge().rows_decoded < 2 * 160
+
+
 def test_row_groups_that_nobody_overlaps_are_copied_in_each_range(make_table, tmp_path):
     made = Files(make_table, sort=("i",))
     in_order = [[{"i": 40 * number + n} for n in range(40)] for number in range(6)]
