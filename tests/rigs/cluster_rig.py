@@ -284,7 +284,7 @@ class ClusterRig:
             "ICEDB_STORE": self.store_url,
             "ICEDB_S3_ENDPOINT": f"http://{self.nodes.hub}:{self.proxy.ports['store']}",
             "ICEDB_REDLOCK_URLS": ",".join(redis.url for redis in self.redis),
-            "ICEDB_LOCK_TTL_MS": "5000",
+            "ICEDB_LOCK_TTL_MS": "20000",
             "ICEDB_SPARK_MASTER": self.cluster.url,
             "ICEDB_SPARK_OPTIONS": json.dumps({**APPLICATION, **hub, **options}),
             "ICEDB_SPARK_MEMORY_MB": "512",

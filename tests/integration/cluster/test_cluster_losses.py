@@ -145,7 +145,8 @@ def ask_until_done(drivers, job, options):
             answer = job.driver.answer()
             if "ok" in answer:
                 return errors
-            errors.append(answer["error"])
+            if answer["error"][0] != "LockBusy":  # the lock of a driver that is gone runs out by itself
+                errors.append(answer["error"])
             if not answer["alive"]:
                 job.driver.close()
         else:
