@@ -27,6 +27,23 @@ VALUES = {
 }
 GROUP_ROWS = 8
 
+CONDITIONS = (
+    "i > 0",
+    "i IS NULL",
+    "s = 'ab'",
+    "s >= 'x' OR f IS NULL",
+    "f > 1 AND NOT b",
+    "NOT (f <= 1)",
+    "t >= TIMESTAMP '2025-06-01 00:00:00.000002'",
+    "d < DATE '1970-01-03'",
+    "d IN (DATE '1970-01-01', DATE '1970-01-05')",
+    "b",
+    "s LIKE 'x%'",
+    "i = 1 AND s IS NOT NULL",
+    "id % 3 = 0",
+    "true",
+)
+
 
 class Files:
     """Makes data files as a flush does, with small row groups."""
@@ -35,6 +52,16 @@ class Files:
         self.table = make_table(sort=sort, **config)
         self.table.config = self.table.config.model_copy(update={"row_group_rows": GROUP_ROWS})
         self.count = 0
+
+    def put_all(self, files, scratch):
+        """Put files of rows, each without some columns; return their markers, and the schema that they have."""
+        markers, first = [], 0
+        for rows, missing in files:
+            markers.append(self.put(make_rows(rows, first).drop_columns(sorted(missing)), scratch))
+            first += len(rows)
+        return markers, {
+            name: kind for name, kind in COLUMNS.items() if any(name not in missing for _, missing in files)
+        }
 
     def put(self, rows: pa.Table, scratch, *, partition: str = "") -> FileMarker:
         """Sort rows and write them as a data file."""

@@ -27,7 +27,7 @@ from icedb_log.errors import CorruptLog, InvariantViolated, SchemaConflict
 from icedb_log.jobs import MergeGroup
 from icedb_log.model import FileMarker
 from icedb_sim.tables.profiles import SHARED_FIXTURES
-from sorted_files import COLUMNS, EPOCH, GROUP_ROWS, Files, check_file, keys, make_rows, some_files, sorts
+from sorted_files import COLUMNS, CONDITIONS, EPOCH, GROUP_ROWS, Files, check_file, keys, make_rows, some_files, sorts
 from waiting import LIMIT_S
 
 
@@ -49,11 +49,7 @@ def decoding(patch):
 def test_a_merge_that_copies_is_like_one_that_decodes(make_table, tmp_path_factory, files, sort):
     made = Files(make_table, sort=sort)
     scratch = tmp_path_factory.mktemp("files")
-    markers, first = [], 0
-    for rows, missing in files:
-        markers.append(made.put(make_rows(rows, first).drop_columns(sorted(missing)), scratch))
-        first += len(rows)
-    schema = {name: kind for name, kind in COLUMNS.items() if any(name not in missing for _, missing in files)}
+    markers, schema = made.put_all(files, scratch)
     copied = made.merge(*markers, schema=schema)
     with pytest.MonkeyPatch.context() as patch:
         decoding(patch)
@@ -64,24 +60,6 @@ def test_a_merge_that_copies_is_like_one_that_decodes(make_table, tmp_path_facto
             (each.row_count, dict(each.stats), each.inexact) for each in decoded.outputs
         ]
     assert copied.contents.differences == ()
-
-
-CONDITIONS = (
-    "i > 0",
-    "i IS NULL",
-    "s = 'ab'",
-    "s >= 'x' OR f IS NULL",
-    "f > 1 AND NOT b",
-    "NOT (f <= 1)",
-    "t >= TIMESTAMP '2025-06-01 00:00:00.000002'",
-    "d < DATE '1970-01-03'",
-    "d IN (DATE '1970-01-01', DATE '1970-01-05')",
-    "b",
-    "s LIKE 'x%'",
-    "i = 1 AND s IS NOT NULL",
-    "id % 3 = 0",
-    "true",
-)
 
 
 @given(files=some_files, sort=sorts, condition=st.sampled_from(CONDITIONS))

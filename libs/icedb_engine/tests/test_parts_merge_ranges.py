@@ -181,11 +181,7 @@ def total_stats(outputs):
 def test_a_merge_that_is_cut_has_the_rows_of_one_that_is_not(make_table, tmp_path_factory, files, sort, count):
     made = Files(make_table, sort=sort)
     scratch = tmp_path_factory.mktemp("files")
-    markers, first = [], 0
-    for rows, missing in files:
-        markers.append(made.put(make_rows(rows, first).drop_columns(sorted(missing)), scratch))
-        first += len(rows)
-    schema = {name: kind for name, kind in COLUMNS.items() if any(name not in missing for _, missing in files)}
+    markers, schema = made.put_all(files, scratch)
     cut = Cut(made, markers, schema=schema, count=count)
     if cut.plan is None:
         return
