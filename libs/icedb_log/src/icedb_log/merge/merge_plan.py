@@ -218,14 +218,15 @@ class MergeIndex:
     def _first_groups(self) -> list[MergeGroup]:
         """Return what is merged before all else, partition by partition, the newest first."""
         before_ms, count = self.first_before_ms, self.promoted_count
-        if not before_ms and self.log.live.fewest_promoted() >= count:
+        is_filled = count == 0 or self.log.live.fewest_promoted() >= count  # asks each of a million markers
+        if not before_ms and is_filled:
             return []
         found: list[tuple[int, list[MergeGroup]]] = []
         for folder, files in self.log.folders():
             partition = self.paths.partition_of(folder)
             chunks = files.chunks
             if not is_partition_path(partition) or all(
-                chunk.oldest_ms >= before_ms and chunk.fewest_promoted >= count for chunk in chunks
+                chunk.oldest_ms >= before_ms and (is_filled or chunk.fewest_promoted >= count) for chunk in chunks
             ):
                 continue
             sizes = files.sizes()
