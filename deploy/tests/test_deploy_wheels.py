@@ -8,6 +8,7 @@ import contextlib
 import email
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -98,13 +99,20 @@ def test_the_wheels_hold_every_file_of_the_sources(wheels):
     assert there - packed == set()
 
 
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """Where each page has its environment: what Python compiled for one of them serves the next one."""
+    return tmp_path_factory.mktemp("installed")
+
+
 @pytest.fixture
-def open_typist(wheels, tmp_path):
+def open_typist(wheels, place, tmp_path):
     """Return a function: who types in an empty home and folder, with an environment that has Python alone."""
 
     @contextlib.contextmanager
     def open_typist(**settings):
-        venv, home, folder = (tmp_path / name for name in ("venv", "home", "folder"))
+        venv, home, folder = place / "venv", tmp_path / "home", tmp_path / "folder"
+        shutil.rmtree(venv, ignore_errors=True)
         for each in (home, folder):
             each.mkdir()
         (folder / "dist").symlink_to(wheels[0].parent)
@@ -114,7 +122,8 @@ def open_typist(wheels, tmp_path):
         pip.chmod(0o755)
         kept = {name: os.environ[name] for name in ("LANG", "UV_CACHE_DIR", "XDG_CACHE_HOME") if name in os.environ}
         cache = subprocess.run([UV, "cache", "dir"], capture_output=True, text=True, check=True).stdout.strip()
-        env = {"HOME": str(home), "PATH": f"{venv}/bin:/usr/bin:/bin", **kept, "UV_CACHE_DIR": cache, **settings}
+        caches = {"UV_CACHE_DIR": cache, "PYTHONPYCACHEPREFIX": str(place / "pycache")}
+        env = {"HOME": str(home), "PATH": f"{venv}/bin:/usr/bin:/bin", **kept, **caches, **settings}
         with Typist(folder, env, python=f"{venv}/bin/python") as typist:
             yield typist
 

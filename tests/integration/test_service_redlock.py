@@ -8,6 +8,7 @@ from icedb_log.clock import SystemClock
 from icedb_log.errors import Fenced, Unavailable
 from icedb_service import redis_clients
 from icedb_service.redis_clients import LockBusy, LockLost, TableLock, open_redis
+from icedb_sim.fakes.manual_clock import ManualClock
 from icedb_sim.rigs.redis_server import RedisServer
 from waiting import LIMIT_MS, wait_until
 
@@ -16,11 +17,9 @@ pytestmark = pytest.mark.redis
 CLOCK = SystemClock()
 TTL_MS = 300_000
 """Of locks that have to last, on a machine however busy."""
-SHORT_TTL_MS = 3000
-"""Of locks that have to run out."""
 RENEWAL_MS = 100
-TIMEOUT_MS = 1000
-"""Where masters do not answer."""
+TIMEOUT_MS = 100
+"""Of masters that never answer."""
 
 
 @pytest.fixture(autouse=True)
@@ -45,8 +44,16 @@ def connect(servers, failures):
     """Connects to all masters."""
     clients = []
 
-    def connect(timeout_ms=LIMIT_MS):
-        made = [open_redis(each.url, timeout_ms=timeout_ms, on_failure=lambda: failures.append(1)) for each in servers]
+    def connect(*silent):
+        """Each but the silent ones is waited for, however busy the machine is."""
+        made = [
+            open_redis(
+                each.url,
+                timeout_ms=TIMEOUT_MS if each in silent else LIMIT_MS,
+                on_failure=lambda: failures.append(1),
+            )
+            for each in servers
+        ]
         clients.extend(made)
         return made
 
@@ -66,6 +73,11 @@ def masters(servers, connect):
 
 def make_lock(masters, name="merge:events", ttl_ms=TTL_MS):
     return TableLock(masters, name, ttl_ms=ttl_ms, clock=CLOCK)
+
+
+def find_key(masters):
+    """Return the key of the only lock once each master knows it: it is taken when most of them do."""
+    return wait_until(lambda: all(master.dbsize() for master in masters) and masters[0].keys()[0])
 
 
 def wait_for_renewals(lock, *, count=2):
@@ -124,8 +136,8 @@ def test_of_many_that_ask_at_once_at_most_one_holds(masters):
 def test_the_lock_is_renewed_for_as_long_as_it_is_held(masters):
     """Whatever is left of it, a renewal gives it its whole time again."""
     with make_lock(masters) as lock:
+        key = find_key(masters)
         for _ in range(3):
-            (key,) = masters[0].keys()
             for master in masters:
                 master.pexpire(key, TTL_MS // 2)
             wait_until(lambda: all(master.pttl(key) > TTL_MS * 0.6 for master in masters), "it is renewed")
@@ -153,7 +165,7 @@ def test_a_master_that_dies_while_the_lock_is_held_does_not_matter(masters, serv
 @pytest.mark.parametrize("fate", ["stop", "freeze"])
 @pytest.mark.usefixtures("masters")
 def test_without_a_majority_no_run_starts_and_no_master_is_asked_again(servers, connect, fate, failures):
-    masters = connect(TIMEOUT_MS)
+    masters = connect(*servers[:2])
     for server in servers[:2]:
         getattr(server, fate)()
     with pytest.raises(Unavailable, match="fewer than 2 of 3 Redis masters") as caught, make_lock(masters):
@@ -173,39 +185,41 @@ def test_a_majority_that_restarts_empty_loses_the_lock_and_the_holder_notices(ma
             lock.check_alive()
 
 
-def test_a_majority_that_dies_lets_the_lock_run_out_and_the_holder_notices(masters, servers, monkeypatch):
-    monkeypatch.setattr(redis_clients, "RENEWALS_PER_TTL", SHORT_TTL_MS / RENEWAL_MS)
-    with make_lock(masters, ttl_ms=SHORT_TTL_MS) as lock:
+def test_a_majority_that_dies_lets_the_lock_run_out_and_the_holder_notices(masters, servers, failures):
+    clock = ManualClock()
+    with TableLock(masters, "merge:events", ttl_ms=TTL_MS, clock=clock) as lock:
         for server in servers[:2]:
             server.stop()
-        wait_until(lambda: is_lost(lock))
-        with pytest.raises(LockLost, match=rf"ran out: it could not be renewed for {SHORT_TTL_MS} ms"):
+        wait_until(lambda: failures, "a renewal is not answered")
+        lock.check_alive()
+        clock.advance(TTL_MS)
+        with pytest.raises(LockLost, match=rf"ran out: it could not be renewed for {TTL_MS} ms"):
             lock.check_alive()
 
 
-@pytest.mark.usefixtures("masters")
-def test_a_short_outage_of_the_majority_is_ridden_out(servers, connect, failures):
-    with make_lock(connect(TIMEOUT_MS)) as lock:
+def test_a_short_outage_of_the_majority_is_ridden_out(masters, servers, connect, failures):
+    with make_lock(masters) as lock:
+        lock._lock.masters = frozenset(connect(*servers))
         for server in servers[:2]:
             server.freeze()
+        failures.clear()
         wait_until(lambda: failures, "a renewal is not answered")
         for server in servers[:2]:
             server.thaw()
+        lock._lock.masters = frozenset(masters)
         wait_for_renewals(lock)
         lock.check_alive()
 
 
-def test_the_lock_of_a_holder_that_died_runs_out(masters):
-    lock = make_lock(masters, ttl_ms=SHORT_TTL_MS)
+def test_the_lock_of_a_holder_that_died_runs_out(masters, connect):
+    lock = make_lock(masters)
     lock.__enter__()
     lock._ending.set()  # its process is gone: nobody renews, nobody releases
     lock._renewal.join()
-
-    def is_free():
-        try:
-            with make_lock(masters):
-                return True
-        except LockBusy:
-            return False
-
-    wait_until(is_free)
+    key = find_key(masters)
+    for master in masters:
+        assert 0 < master.pttl(key) <= TTL_MS
+        master.pexpire(key, 1)  # its time goes by
+    wait_until(lambda: not any(master.exists(key) for master in masters))
+    with make_lock(connect()) as later:
+        later.check_alive()

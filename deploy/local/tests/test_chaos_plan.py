@@ -33,6 +33,7 @@ from icedb_local.chaos.staged_groups import StagedGroups
 from icedb_local.chaos.verdicts import count_failures, find_cuts, judge_fault
 from icedb_log.errors import Unavailable
 from icedb_sim.fakes.fake_clock import FakeClock
+from waiting import LIMIT_S
 
 COUNTER = "icedb_store_request_failures_total"
 RISES = Trace("rises", COUNTER, ('reason="timeout"',))
@@ -416,7 +417,7 @@ def test_batches_that_are_sent_at_once_are_of_one_table():
     together, enough = threading.Barrier(3), threading.Event()
 
     def send(entry, _):
-        together.wait(30)
+        together.wait(LIMIT_S)
         sent.append(entry.table)
         if len(sent) == 6:
             enough.set()
@@ -426,7 +427,7 @@ def test_batches_that_are_sent_at_once_are_of_one_table():
         retry_ms=1, pause_s=0, seed=1, clock=clock, at_once=3,
     )  # fmt: skip
     with producer:
-        assert enough.wait(30)
+        assert enough.wait(LIMIT_S)
     entries = list(ledger.entries().values())
     assert [entry.table for entry in entries[:6]] == ["a"] * 3 + ["b"] * 3
     assert {entry.state for entry in entries} == {"acknowledged"}

@@ -45,16 +45,18 @@ def make(make_table, *texts, partition=(), **more):
     return make_table(*partition, **{**promote(*texts), **more})
 
 
-def expected_text(text, *keys):
-    """Return what DuckDB's own function gives for one path, in SQL as a reader would write it."""
-    pointer = "".join("/" + key.replace("~", "~0").replace("/", "~1") for key in keys)
-    query = f"SELECT CASE WHEN json_valid($1) THEN json_extract_string($1, {quote_text(pointer)}) END"
-    return None if text is None else ENGINE.execute(query, [text]).fetchone()[0]
+def read_texts(texts):
+    """Return what DuckDB's own functions give, in SQL as a reader would write it.
 
-
-def raw_value(text, key):
-    query = f"SELECT CASE WHEN json_valid($1) THEN CAST(json_extract($1, {quote_text(f'/{key}')}) AS VARCHAR) END"
-    return None if text is None else ENGINE.execute(query, [text]).fetchone()[0]
+    The text at each key of KEYS and below ``deep``, and the JSON value ``n``: a tuple for each row.
+    """
+    paths = [(key,) for key in KEYS] + [("deep", "x", "n")]
+    pointers = ["".join("/" + key.replace("~", "~0").replace("/", "~1") for key in path) for path in paths]
+    found = [f"json_extract_string(t, {quote_text(pointer)})" for pointer in pointers]
+    found.append("CAST(json_extract(t, '/n') AS VARCHAR)")
+    cases = ", ".join(f"CASE WHEN json_valid(t) THEN {value} END" for value in found)
+    rows = f"SELECT unnest($1::VARCHAR[]) AS t, unnest(range({len(texts)})) AS place"
+    return ENGINE.execute(f"SELECT {cases} FROM ({rows}) ORDER BY place", [texts]).fetchall()
 
 
 def cast_as_declared(make_table, raws):
@@ -76,11 +78,9 @@ def show(values):
 def check_rows(make_table, rows):
     """Compare all columns of rows of a table with PATHS with what their text says."""
     rows = sorted(rows, key=lambda row: row["row"])
-    texts = [row.get("p") for row in rows]
-    for name, key in zip(LETTERS, KEYS, strict=True):
-        assert [row.get(name) for row in rows] == [expected_text(text, key) for text in texts], key
-    assert [row.get("below") for row in rows] == [expected_text(text, "deep", "x", "n") for text in texts]
-    raws = [raw_value(text, "n") for text in texts]
+    *columns, raws = zip(*read_texts([row.get("p") for row in rows]), strict=True)
+    for name, column in zip([*LETTERS, "below"], columns, strict=True):
+        assert [row.get(name) for row in rows] == list(column), name
     misfit_count = 0
     for name, wanted in cast_as_declared(make_table, raws).items():
         if name == NAMES["DECIMAL(12,4)"]:

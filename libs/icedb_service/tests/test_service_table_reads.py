@@ -8,6 +8,7 @@ import pytest
 from icedb_log.errors import NotFound, Unavailable
 from icedb_service.readers import BlockingWork, TableReads
 from icedb_sim.fakes.fake_clock import FakeClock
+from waiting import LIMIT_MS
 
 ACCEPTED_MS = 1000
 
@@ -52,7 +53,7 @@ async def opened():
     clock = FakeClock()
     table = Table(clock)
     tables = SimpleNamespace(table=lambda _: table, drop=table.dropped.append)
-    work = Work(max_jobs=1, max_jobs_per_table=1, wait_ms=1000, wait_setting="SETTING")
+    work = Work(max_jobs=1, max_jobs_per_table=1, wait_ms=LIMIT_MS, wait_setting="SETTING")
     yield TableReads(tables, work=work), table, clock
     table.is_open.set()
     await settle()

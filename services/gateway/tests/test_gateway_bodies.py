@@ -14,7 +14,7 @@ from icedb_sim.fakes.scripted_store import Fault, ScriptedStore
 SETTINGS = SimpleNamespace(
     part_bytes=4,
     gateway_max_bodies=1,
-    gateway_body_wait_ms=1000,
+    gateway_body_wait_ms=60_000,
     gateway_read_timeout_ms=60_000,
     gateway_send_timeout_ms=60_000,
     gateway_store_threads=2,

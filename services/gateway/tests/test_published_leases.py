@@ -8,6 +8,7 @@ from icedb_log.holds.leases import read_leases
 from icedb_log.warehouse import Warehouse
 from icedb_service.readers import BlockingWork
 from icedb_sim.tables.small_table import SmallTable
+from waiting import LIMIT_MS
 
 TTL_MS = 60_000
 
@@ -18,7 +19,7 @@ def test_a_lease_since_a_later_state_does_not_do_for_an_earlier_publication():
     earlier_ms = table.clock.now_ms()
     table.append(2)
     later_ms = table.clock.now_ms()
-    work = BlockingWork(max_jobs=2, max_jobs_per_table=2, wait_ms=1000, wait_setting="ICEDB_X_MS")
+    work = BlockingWork(max_jobs=2, max_jobs_per_table=2, wait_ms=LIMIT_MS, wait_setting="ICEDB_X_MS")
     settings = SimpleNamespace(gateway_iceberg_staleness_ms=0, gateway_max_tables=4)
     published = PublishedTables(
         SimpleNamespace(

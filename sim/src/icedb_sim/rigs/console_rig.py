@@ -22,6 +22,7 @@ from icedb_sim.rigs.access_rig import token_entry, write_access
 from icedb_sim.tables.small_table import SmallTable
 
 HOST: Final = "127.0.0.1:8090"
+LIMIT_MS: Final = 240_000
 READER: Final = "icedb_alpha-token-0123456789"
 KEEPER, ERASER, STRANGER = (READER.replace("alpha", name) for name in ("keeper", "eraser", "stranger"))
 """Tokens: of who may read table ``t``, maintain it, too, do all, and of who has table ``other`` alone."""
@@ -142,7 +143,7 @@ async def open_console(
         table: Its store is the warehouse's, its clock the console's.
         folder: Where an access file is written; without it everybody may do everything.
         warehouse: Another one than that of the table.
-        settings: Of the console.
+        settings: Of the console. A query's process may take its time to start, unless they say how long.
     """
     document, clock = make_document(), table.clock
     guard, write = AccessGuard(), _write_nothing
@@ -157,7 +158,7 @@ async def open_console(
     async with AsyncExitStack() as stack:
         parts = open_parts(
             warehouse or Warehouse(table.store, "wh"),
-            settings=ConsoleSettings(**{"store": "file:///nowhere", **settings}),
+            settings=ConsoleSettings(**{"store": "file:///nowhere", "console_query_limit_ms": LIMIT_MS, **settings}),
             clock=clock,
             guard=guard,
             metrics=ConsoleMetrics(),
