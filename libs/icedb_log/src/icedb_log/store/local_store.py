@@ -10,8 +10,8 @@ the write is acknowledged.
 * **ETags** of small files are a hash of the content. Those of large ones (data files, which are never edited) are
   inode, size and modification time, so that no listing ever reads a large file: there, equal ETags mean equal content,
   but equal content written twice has two ETags.
-* **Deletes** are made by one thread: several were measured not to be faster. The keys of a folder are deleted together
-  under its lock; a file is not looked at before, but where its unlink failed.
+* **Deletes** below several locks are made by two threads: more are not faster. The keys of a folder are deleted
+  together under its lock; a file is not looked at before, but where its unlink failed.
 * **Times** are the file system's: ``modified_ms`` is when the object got its name, and the store's "now" is read
   off a file that is touched for it. So they agree on a network disk, too (J1).
 * **Listings** read the folders until two looks in a row agree: a page is a state that the store really had, as
@@ -28,6 +28,8 @@ import hashlib
 import os
 import stat as stat_module
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from itertools import islice
 from operator import itemgetter
 from pathlib import Path
@@ -68,6 +70,9 @@ LOCK_COUNT: Final = 256
 LOCK_WAIT_MS: Final = 30_000
 """How long a write waits for another process that holds a key's lock before it gives up."""
 
+DELETE_THREADS: Final = 2
+"""Locks below which files are deleted at once."""
+
 MAX_LOOKS: Final = 100
 """How often a page is read again because it changed meanwhile."""
 
@@ -76,11 +81,6 @@ STALE_TEMPORARY_MS: Final = 24 * 3600 * 1000
 
 MAX_HASHED_BYTES: Final = 64 * 1024
 """Up to this size an ETag is a hash of the content."""
-
-MAX_KEPT_FILES: Final = 2048
-MAX_KEPT_BYTES: Final = 8 * 1024
-"""What was read of so many files, each of at most so many bytes, to be listed is kept for who reads it next: a log is
-listed and then read."""
 
 _READING: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 _MAX_PLACE_TRIES: Final = 100
@@ -184,7 +184,6 @@ class LocalObjectStore:
         self._own = f"{self._root}/{STORE_FOLDER}"
         self._clock = clock or SystemClock()
         self._etags = _ETags()
-        self._listed: dict[str, tuple[FileVersion, bytes]] = {}
 
     def probe(self) -> None:
         """Create the directory if needed, check conditional writes, remove what dead processes left."""
@@ -281,23 +280,33 @@ class LocalObjectStore:
                 continue
             by_folder.setdefault(path[: path.rindex("/")], []).append((key, path))
         there = [folder for folder in by_folder if not _is_missing(folder)]
+        by_lock: dict[int, list[tuple[str, str]]] = {}
         for sharing in map(by_folder.__getitem__, there):
-            try:
-                with self._locked(sharing[0][0]):
-                    for key, path in sharing:
-                        try:
-                            os.unlink(path)
-                        except OSError as error:
-                            # A missing one is fine, whatever the error (of a disk that is read-only it is not the
-                            # absence), and a folder is no object.
-                            if not _is_missing(path) and not os.path.isdir(path):
-                                failed[key] = FailedDelete(key, str(explain(error, path, "delete")), _kind_of(error))
-            except IceDBError as error:
-                # The lock: held by another process, or not to be opened. Nothing was deleted under it.
-                kind = _kind_of(error.__cause__) if isinstance(error.__cause__, OSError) else "unanswered"
-                failed.update((key, FailedDelete(key, str(error), kind)) for key, _ in sharing)
+            by_lock.setdefault(_lock_number(sharing[0][0]), []).extend(sharing)
+        with ThreadPoolExecutor(DELETE_THREADS, "icedb-delete") if len(by_lock) > 1 else nullcontext() as pool:
+            for found in (map if pool is None else pool.map)(self._delete_together, by_lock.values()):
+                failed.update(found)
         self._tidy_folders(there)
         return DeleteReport(tuple(key for key in asked if key not in failed), tuple(failed.values()))
+
+    def _delete_together(self, sharing: Sequence[tuple[str, str]]) -> dict[str, FailedDelete]:
+        """Delete objects that share a lock, each a key and its path; return what failed."""
+        failed: dict[str, FailedDelete] = {}
+        try:
+            with self._locked(sharing[0][0]):
+                for key, path in sharing:
+                    try:
+                        os.unlink(path)
+                    except OSError as error:
+                        # A missing one is fine, whatever the error (of a disk that is read-only it is not the
+                        # absence), and a folder is no object.
+                        if not _is_missing(path) and not os.path.isdir(path):
+                            failed[key] = FailedDelete(key, str(explain(error, path, "delete")), _kind_of(error))
+        except IceDBError as error:
+            # The lock: held by another process, or not to be opened. Nothing was deleted under it.
+            kind = _kind_of(error.__cause__) if isinstance(error.__cause__, OSError) else "unanswered"
+            failed.update((key, FailedDelete(key, str(error), kind)) for key, _ in sharing)
+        return failed
 
     def abort_stale_uploads(self, prefix: str, *, before_ms: int) -> int:
         """Remove the temporary files of writers that died, whatever key they were for. Raises Unavailable."""
@@ -366,16 +375,12 @@ class LocalObjectStore:
 
     def _read(self, key: str, start: int, length: int | None, if_match: str | None) -> StoredObject:
         """Read a part of an object, ``None``: all of it."""
-        known = self._take_listed(key) if start == 0 and length is None else None
-        if known is None:
-            with self._open(key) as (handle, stat):
-                info = self._info(key, handle, stat)
-                known = StoredObject(info, _read_part(handle, start, info.size_bytes if length is None else length))
-        if if_match is not None and known.info.etag != if_match:
-            raise PreconditionFailed(
-                f"{self._path(key)}: its ETag is {known.info.etag}, not {if_match}; list and read again"
-            )
-        return known
+        with self._open(key) as (handle, stat):
+            info = self._info(key, handle, stat)
+            body = _read_part(handle, start, info.size_bytes if length is None else length)
+        if if_match is not None and info.etag != if_match:
+            raise PreconditionFailed(f"{self._path(key)}: its ETag is {info.etag}, not {if_match}; list and read again")
+        return StoredObject(info, body)
 
     def _info(self, key: str, handle: int, stat: os.stat_result) -> ObjectInfo:
         """Describe an open object."""
@@ -399,29 +404,8 @@ class LocalObjectStore:
                     body = os.pread(handle, version.size_bytes + 1, 0)
                 finally:
                     os.close(handle)
-                self._keep_listed(found.key, version, body)
             etag = self._etags.find(version, lambda: body)
         return ObjectInfo(found.key, etag, version.size_bytes, found.modified_ms)
-
-    def _keep_listed(self, key: str, version: FileVersion, body: bytes) -> None:
-        if len(body) <= MAX_KEPT_BYTES:
-            if len(self._listed) >= MAX_KEPT_FILES:
-                self._listed.clear()
-            self._listed[key] = version, body
-
-    def _take_listed(self, key: str) -> StoredObject | None:
-        """Return an object that was read to be listed, if it is still there as it was; not a second time."""
-        version, body = self._listed.pop(key, (None, b""))
-        if version is None:
-            return None
-        try:
-            stat = os.stat(self._path(key))
-        except OSError:
-            return None  # whoever opens it says why
-        if version_of(stat) != version:
-            return None
-        info = ObjectInfo(key, self._etags.find(version, lambda: body), len(body), modified_ms_of(stat))
-        return StoredObject(info, body)
 
     @contextlib.contextmanager
     def _temporary(
