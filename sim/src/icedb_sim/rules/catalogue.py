@@ -5,7 +5,14 @@ from typing import Final
 from icedb_sim.rules.clean import CLEAN_RULES, HOLD_RULES
 from icedb_sim.rules.erase import ERASE_RULES
 from icedb_sim.rules.feed import FOLLOWER_RULES, VIEW_RULES
-from icedb_sim.rules.ingest import GROUP_RULES, INGEST_RULES, OUTSIDER_RULES, POISON_RULES, REUSE_RULES
+from icedb_sim.rules.ingest import (
+    GROUP_RULES,
+    INGEST_RULES,
+    OUTSIDER_RULES,
+    POISON_RULES,
+    REUSE_RULES,
+    SIZE_RULES,
+)
 from icedb_sim.rules.promote import PROMOTE_RULES
 from icedb_sim.rules.publish import PUBLISH_RULES
 from icedb_sim.rules.read import READ_RULES, SERVING_RULES
@@ -24,6 +31,7 @@ ALL_RULES: Final = (
         *HOLD_RULES,
         *REUSE_RULES,
         *POISON_RULES,
+        *SIZE_RULES,
         *GROUP_RULES,
         *OUTSIDER_RULES,
     ),

@@ -40,7 +40,9 @@ CRASHING_BODY: Final = b"{crash"
 """What makes its reader raise what nobody foresaw."""
 KILLING_BODY: Final = b"{kill"
 """What ends the process that reads it."""
-UNREADABLE: Final = (BAD_BODY, CRASHING_BODY, KILLING_BODY)
+PADDING: Final = b" " * 120
+"""What makes a body a large one."""
+UNREADABLE: Final = (BAD_BODY, CRASHING_BODY, CRASHING_BODY + PADDING, KILLING_BODY, KILLING_BODY + PADDING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +125,9 @@ class SimBatchWriter:
 
 
 def _crash_over(body: bytes) -> None:
-    if body == KILLING_BODY:
+    if body.startswith(KILLING_BODY):
         raise Crash("at a batch")
-    if body == CRASHING_BODY:
+    if body.startswith(CRASHING_BODY):
         raise RuntimeError("nobody foresaw this batch")
 
 

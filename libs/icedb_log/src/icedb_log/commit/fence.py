@@ -75,8 +75,8 @@ class FenceState:
         worker_ms: LastModified of the last write by a worker of the stack, if another owner has the fence since.
         losses: Owners that have ended without a word, in a row: what they read may have ended their process (I5). A
             flush that has taken all there was forgets them.
-        interrupted: Runs in a row that lost the fence while they worked, to one whose patience had ended (F6). A flush
-            takes fewer batches by it; one that has written its data files takes one off.
+        interrupted: Of ``ingest``, runs in a row that lost the fence while they worked, to one whose patience had ended
+            (F6). A flush takes fewer batches by it, and takes one off when it has written their data files.
     """
 
     epoch: int
@@ -434,7 +434,7 @@ def acquire_fence(table: Table, role: Role) -> HeldFence:
             claim_ms=CLAIM_MS,
             worker_ms=found.worker_ms,
             losses=losses,
-            interrupted=found.interrupted,
+            interrupted=found.interrupted if role == "ingest" else 0,  # merges commit parts of their work as they go
         )
         try:
             new_etag = write_fence(store, key, state, etag=found.etag, clock=clock)
