@@ -7,6 +7,7 @@ from icedb_sim.rules.erase import ERASE_RULES
 from icedb_sim.rules.feed import FOLLOWER_RULES, VIEW_RULES
 from icedb_sim.rules.ingest import (
     GROUP_RULES,
+    IMPORT_RULES,
     INGEST_RULES,
     OUTSIDER_RULES,
     POISON_RULES,
@@ -33,6 +34,7 @@ ALL_RULES: Final = (
         *POISON_RULES,
         *SIZE_RULES,
         *GROUP_RULES,
+        *IMPORT_RULES,
         *OUTSIDER_RULES,
     ),
     *(*FOLLOWER_RULES, *VIEW_RULES, *PROMOTE_RULES, *PUBLISH_RULES, *TRASH_RULES, *ERASE_RULES),
