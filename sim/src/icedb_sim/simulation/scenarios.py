@@ -13,6 +13,7 @@ from icedb_sim.simulation.checks import CheckScenario
 from icedb_sim.simulation.embedded import EmbeddedScenario
 from icedb_sim.simulation.erasures import ErasureScenario
 from icedb_sim.simulation.grouping import GroupScenario
+from icedb_sim.simulation.importing import ImportScenario
 from icedb_sim.simulation.leases import LeaseScenario
 from icedb_sim.simulation.outsiders import OutsiderScenario
 from icedb_sim.simulation.pins import PinScenario
@@ -34,6 +35,7 @@ _ACTING: Final[tuple[type[Scenario], ...]] = (
     EmbeddedScenario,
     ErasureScenario,
     GroupScenario,
+    ImportScenario,
     LeaseScenario,
     OutsiderScenario,
     PinScenario,
@@ -71,8 +73,11 @@ _PROMOTE_RATE: Final = 0.2
 """In so many schedules paths are promoted; in none with writers who know nothing of that."""
 _GROUP_RATE: Final = 0.2
 """In so many schedules front ends stage many batches as one object."""
+_IMPORT_RATE: Final = 0.3
+"""In so many of the schedules with nothing else files are imported."""
 _LATE: Final = {
     GroupScenario.name,
+    ImportScenario.name,
     ReuseScenario.name,
     EmbeddedScenario.name,
     PublicationScenario.name,
@@ -118,7 +123,16 @@ def draw_mix(seed: int) -> Mix:
         if not sizes:
             sizes = dict.fromkeys(rng.sample(find_profiles([PromotionScenario.name]), rng.choice((0, 1))), 1)
         sizes[PromotionScenario.name] = 1
-    return Mix.of(sizes)
+    return Mix.of(sizes or _draw_importers(seed))
+
+
+def _draw_importers(seed: int) -> dict[str, int]:
+    """Return importers, and perhaps a profile; the other scenarios know of no rows without a batch."""
+    rng = random.Random(seed << 32 | zlib.crc32(b"importers"))
+    if rng.random() >= _IMPORT_RATE:
+        return {}
+    sizes = dict.fromkeys(rng.sample(find_profiles([ImportScenario.name]), rng.choice((0, 1))), 1)
+    return {**sizes, ImportScenario.name: rng.choice(_SIZES)}
 
 
 def find_scenarios(mix: Mix) -> tuple[type[Scenario] | Profile, ...]:
