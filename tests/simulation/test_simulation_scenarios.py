@@ -24,6 +24,8 @@ RARE = {
     ("mix", "seeds", "least"),
     [
         ("reusers:2", 8, {"conflicts": 6}),
+        ("importers:2", 8, {"imported_files": 20, "imported_before": 20}),
+        ("sizers:2", 6, {"poisoned": 12, "isolated": 12}),
         ("feeders:2", 12, {"fed_rows": 101}),
         ("embedders:2", 8, {"appends": 1, "takeovers": 1, "waits": 1}),
         ("embedders:2,fairappends:1", 4, {"commits": 40, "merges": 10, "appends": 10}),

@@ -239,6 +239,20 @@ def test_a_feed_that_is_disturbed_at_any_call_leaves_each_commit_to_be_taken_onc
         number += 1
 
 
+def test_v3_what_is_there_when_the_registration_is_pending_is_skipped_and_all_later_is_fed(table):
+    table.append(1)
+    view = SmallView(table, is_created=False)
+    key = table.paths.view_key("v")
+    table.store.script = [
+        Fault("put_if_absent", None, key, before=lambda: table.append(2)),
+        Fault("put_if_match", None, key, before=lambda: table.append(3)),
+    ]
+    view.create()
+    table.append(4)
+    view.feed_all()
+    assert view.ids() == [3, 4]
+
+
 @pytest.mark.parametrize("effect", EFFECTS)
 def test_a_creation_that_is_disturbed_at_any_call_can_be_repeated(effect):
     number = 0

@@ -11,6 +11,7 @@ import pytest
 from icedb_log.commit.fence import (
     CLAIM_MS,
     FENCE_LOOK_MS,
+    MAX_INTERRUPTED,
     WORKER_SEEN_MS,
     FenceWatch,
     acquire_fence,
@@ -20,10 +21,12 @@ from icedb_log.commit.fence import (
 )
 from icedb_log.commit.table import PATIENCE_MS, name_owner
 from icedb_log.errors import Fenced, Unavailable
+from icedb_log.ingest.flush import flush_table
 from icedb_log.keys import ROLES
 from icedb_log.store.table_store import TableStore
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
-from icedb_sim.tables.table_steps import FENCE, LOG, acquire, make_log, state_of
+from icedb_sim.tables.row_files import RowFileWriter
+from icedb_sim.tables.table_steps import FENCE, LOG, acquire, make_log, staged_ids, state_of
 
 HOUR_MS = 3_600_000
 
@@ -191,6 +194,80 @@ def test_f6_a_fence_without_a_claim_is_not_waited_for(table):
     forge(table, claim_ms=0, commit=f"{table.paths.log_prefix}0000000000001_00.jsonl")
     acquired, _, passed_ms = take(table)
     assert (passed_ms, acquired.previous_holder) == (0, "abandoned")
+
+
+# -- runs that are interrupted
+
+
+class SlowWriter(RowFileWriter):
+    """Takes a second for each batch; if a job takes longer than others wait for it, one of them takes the fence.
+
+    Attributes:
+        jobs: How many batches each job had.
+    """
+
+    def __init__(self, table):
+        super().__init__(table.store, table.clock)
+        self.__dict__.update(table=table, jobs=[])
+
+    def write_batches(self, job):
+        self.jobs.append(len(job.batches))
+        for number in range(1, len(job.batches) + 1):
+            self.clock.advance(1000)
+            job.check_alive()
+            if number * 1000 == PATIENCE_MS:
+                _, fence, _ = take(self.table, "appender", patience_ms=1)
+                fence.release()
+        return super().write_batches(job)
+
+
+def test_f6_a_flush_that_is_interrupted_takes_fewer_batches_until_it_gets_through(table):
+    """Otherwise one that takes longer than others wait for it works in vain for ever, as long as they come."""
+    for number in range(100):
+        table.stage([{"id": number, "p": "a"}])
+    writer = SlowWriter(table)
+    for _ in range(20):
+        try:
+            if not flush_table(table.opened("flush"), writer).has_more:
+                break
+        except Fenced:
+            continue
+    assert staged_ids(table) == []
+    assert table.ids() == list(range(100))
+    assert writer.jobs == [100, 50, 25, 37, 18, 28, 29]
+    assert state_of(table).interrupted == 0
+
+
+def test_f6_an_interrupted_flush_reads_a_part_of_what_was_not_read_by_one_that_was_lost(table):
+    """Both at once: none of the parts is too large."""
+    for number in range(64):
+        table.stage([{"id": number, "p": "a"}])
+    acquire(table)  # and is lost
+    table.clock.advance(CLAIM_MS)
+    acquire(table, owner="late").release()
+    forge(table, interrupted=2)
+    writer = RowFileWriter(table.store, table.clock)
+    counts = [flush_table(table.opened("flush"), writer).batch_count for _ in range(4)]
+    assert counts == [4, 7, 13, 10]  # a quarter of what is left, halved twice, halved once, and whole
+
+
+def test_f6_only_who_waited_interrupts(table):
+    acquire(table)
+    take(table, patience_ms=0)
+    assert state_of(table).interrupted == 0
+    take(table, "third")  # its claim has ended
+    assert state_of(table).interrupted == 0
+    _, fence, _ = take(table, "fourth", patience_ms=1)
+    fence.release()
+    assert state_of(table).interrupted == 1
+    acquire(table).release()
+    assert state_of(table).interrupted == 1
+
+
+def test_f6_interruptions_are_counted_up_to_a_bound(table):
+    for number in range(MAX_INTERRUPTED + 3):
+        take(table, f"{number}", patience_ms=1)
+    assert state_of(table).interrupted == MAX_INTERRUPTED
 
 
 # -- who is at work

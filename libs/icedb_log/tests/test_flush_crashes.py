@@ -328,6 +328,46 @@ def test_a_process_that_was_killed_leaves_nothing_behind(table):
     assert table.flush(writer=writer).batch_count == 40
 
 
+def lose(table, *, count):
+    """Lose owners of the fence in a row, each over everything, without a batch that is to blame."""
+    writer = CrashingWriter(table, error=Crash())
+    for number in range(count):
+        stage(table, 1, first=10_000 + number)  # it goes first, and so nobody reads a part
+        writer.deadly.update(staged_ids(table))
+        die(table, writer)
+
+
+@pytest.mark.parametrize("count", [1, 3, 8])
+def test_i5_few_commits_however_many_were_lost(table, count):
+    """Machines that stop are no sign of a batch: each commit takes twice as many, and at most a quarter of what is left."""
+    ids = stage(table, 400)
+    lose(table, count=count)
+    state, _ = read_fence(table.store, table.paths.fence_key("ingest"))
+    assert state is not None
+    assert state.losses.count == count - 1, "the last one is counted by who comes next"
+    results = [flush_in_a_process(table, RowFileWriter(table.store, table.clock))]
+    while results[-1].has_more:
+        results.append(flush_in_a_process(table, RowFileWriter(table.store, table.clock)))
+    assert staged_ids(table) == []
+    assert sum(result.batch_count for result in results) == len(ids) + count
+    assert len(results) <= 32
+
+
+def test_i5_a_loss_begins_with_few_batches_again(table):
+    ids = stage(table, 100)
+    lose(table, count=3)
+    writer = CrashingWriter(table, error=Crash())
+    sizes = [flush_in_a_process(table, writer).batch_count for _ in range(5)]
+    assert sizes == [1, 2, 4, 8, 16]
+    writer.deadly.add(ids[70])
+    with pytest.raises(Crash):
+        while True:
+            flush_in_a_process(table, writer)
+    table.clock.advance(CLAIM_MS + 1)
+    assert survive(table, writer) <= MAX_LOST_ALONE + 1
+    assert [entry.batch_id for entry in list_quarantined(table)] == [ids[70]]
+
+
 def test_another_batch_alone_begins_to_count_anew(table):
     """Processes that die whatever they read refuse no batch, as long as they do not die at one again and again."""
     ids = stage(table, 4)

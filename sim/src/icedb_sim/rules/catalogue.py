@@ -5,7 +5,15 @@ from typing import Final
 from icedb_sim.rules.clean import CLEAN_RULES, HOLD_RULES
 from icedb_sim.rules.erase import ERASE_RULES
 from icedb_sim.rules.feed import FOLLOWER_RULES, VIEW_RULES
-from icedb_sim.rules.ingest import GROUP_RULES, INGEST_RULES, OUTSIDER_RULES, POISON_RULES, REUSE_RULES
+from icedb_sim.rules.ingest import (
+    GROUP_RULES,
+    IMPORT_RULES,
+    INGEST_RULES,
+    OUTSIDER_RULES,
+    POISON_RULES,
+    REUSE_RULES,
+    SIZE_RULES,
+)
 from icedb_sim.rules.promote import PROMOTE_RULES
 from icedb_sim.rules.publish import PUBLISH_RULES
 from icedb_sim.rules.read import READ_RULES, SERVING_RULES
@@ -24,7 +32,9 @@ ALL_RULES: Final = (
         *HOLD_RULES,
         *REUSE_RULES,
         *POISON_RULES,
+        *SIZE_RULES,
         *GROUP_RULES,
+        *IMPORT_RULES,
         *OUTSIDER_RULES,
     ),
     *(*FOLLOWER_RULES, *VIEW_RULES, *PROMOTE_RULES, *PUBLISH_RULES, *TRASH_RULES, *ERASE_RULES),

@@ -3,13 +3,16 @@
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, Final
 
+from icedb_log.clean.deletion import Deleted
 from icedb_log.commit.fence import settle_fence
 from icedb_log.errors import IceDBError
 from icedb_log.holds.stored_holds import HoldReader
 from icedb_log.ingest.staging import find_staged
 from icedb_log.keys import ROLES
+from icedb_log.repair.rebuild_evidence import FenceTraces
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
 
 from icedb_sim.rules.mutations import (
@@ -106,7 +109,18 @@ class _AllKeys:
         return True
 
 
+def _call_all_gone(original: Any, deleter: Any, chunk: Any) -> Deleted:
+    original(deleter, chunk)
+    return Deleted(frozenset(each.key for each in chunk))
+
+
 _VACUUM_RULES: Final = (
+    breaks(
+        "J6",
+        "what the store could not delete counts as gone",
+        around("clean.deletion:Deleter._delete_chunk", _call_all_gone),
+        by="test_vacuum.py::test_j6_a_data_file_that_cannot_be_deleted_stays_named_until_it_is",
+    ),
     breaks(
         "J1",
         "a tombstone's age is its committer's word",
@@ -257,6 +271,25 @@ _ORPHAN_RULES: Final = (
 
 # Commits that were lost, and rebuilds
 
+_REBUILT: Final = "repair.rebuild:build_rebuilt_log"
+
+
+def _behind_whole_log_files(original: Any, evidence: Any, plan: Any, **kwargs: Any) -> Any:
+    return original(replace(evidence, damaged=(), fences=FenceTraces()), plan, **kwargs)
+
+
+def _without_horizon(original: Any, *args: Any, **kwargs: Any) -> Any:
+    return replace(original(*args, **kwargs), horizon_ms=0)
+
+
+def _without_ingest(original: Any, table: Any, role: Any) -> Any:
+    return original(table, role) if role == "merge" else SimpleNamespace(confirm=lambda: None, release=lambda: None)
+
+
+def _remove_whatever_is_there(table: Any, damaged: Any) -> None:
+    table.store.delete([each.key for each in damaged])
+
+
 _LOST_RULES: Final = (
     breaks("F5", "what the janitor has deleted counts as lost", answers("log.fold:read_horizon_ms", 0)),
     breaks(
@@ -294,6 +327,30 @@ _LOST_RULES: Final = (
         "what was never announced is taken",
         answers("repair.rebuild_evidence:FenceTraces.is_cut_off", False),
         by="test_rebuild_plan.py::test_files_of_a_job_that_failed_are_not_taken",
+    ),
+    breaks(
+        "B3",
+        "a new log sorts behind whole log files alone",
+        around(_REBUILT, _behind_whole_log_files),
+        by="test_rebuild.py::test_the_new_log_sorts_behind_everything_also_what_is_damaged",
+    ),
+    breaks(
+        "B3",
+        "a new log has no horizon",
+        around(_REBUILT, _without_horizon),
+        by="test_rebuild.py::test_time_travel_ends_at_the_rebuild",
+    ),
+    breaks(
+        "B4",
+        "a rebuild holds the fence of merges alone",
+        around("repair.rebuild:acquire_fence", _without_ingest),
+        by="test_rebuild.py::test_a_flush_that_is_cut_off_by_the_rebuild_is_not_taken",
+    ),
+    breaks(
+        "B4",
+        "a damaged log file is deleted whatever stands in its place",
+        instead("repair.rebuild:_remove_damaged", _remove_whatever_is_there),
+        by="test_rebuild.py::test_what_somebody_restored_meanwhile_stays",
     ),
 )
 
@@ -460,6 +517,7 @@ _SWEEP_RULES: Final = (
         by="tests/simulation/test_found_by_simulation.py::test_j11_who_ends_the_drop_of_another_sweep_takes_the_batch_too_that_its_own_walk_found_young",
     ),
 )
+
 
 CLEAN_RULES: Final = (*_VACUUM_RULES, *_ORPHAN_RULES)
 HOLD_RULES: Final = (

@@ -4,12 +4,13 @@ from dataclasses import replace
 from typing import Any, Final
 
 from icedb_log.errors import NotFound
+from icedb_log.feed.views import list_appends
 from icedb_log.jobs import SourceCommit
 from icedb_log.keys import log_name
 from icedb_log.log.codec import decode_log_file
 from icedb_log.log.fold import fold
 
-from icedb_sim.rules.mutations import Other, answers, around, breaks, inside, instead, seen_with
+from icedb_sim.rules.mutations import Other, answers, around, breaks, early, inside, instead, seen_with
 from icedb_sim.rules.write import merge_log
 
 _FOLLOWER: Final = "feed.follower:Follower."
@@ -40,6 +41,12 @@ VIEW_RULES: Final = seen_with(
         around("feed.feeds:feed_view", _list_source_first),
         profile="sleepyfeeders",
         by="test_feed_races.py::test_a_feed_that_slept_since_before_its_fence_forgets_nothing_that_others_took_meanwhile",
+    ),
+    breaks(
+        "V3",
+        "the source is listed before the registration is there",
+        early("feed.views:register_view", "feed.views:list_appends", list_appends),
+        by="test_feeds.py::test_v3_what_is_there_when_the_registration_is_pending_is_skipped_and_all_later_is_fed",
     ),
     breaks("V4", "the janitor does not ask for views", answers("clean.vacuum:find_wanted", frozenset())),
     breaks(

@@ -8,13 +8,27 @@ from typing import Any, Final
 from icedb_log.batch_ids import is_keyed
 from icedb_log.content import DIGEST_CHARS, hash_content
 from icedb_log.errors import NotFound, Unavailable
+from icedb_log.imports.import_records import read_records
 from icedb_log.ingest.flush import FlushLimits, _quarantine_bad_rows, _run_job
 from icedb_log.ingest.quarantine import conflict_name, find_reason, list_payloads, quarantine_batch, reason_key
 from icedb_log.ingest.quarantine_ops import _delete_entry, _read_payload
 from icedb_log.ingest.staging import list_staged, stage_batch
 from icedb_log.store.object_store import delete_or_raise
 
-from icedb_sim.rules.mutations import Other, answers, around, breaks, careless, inside, instead, seen_with, with_store
+from icedb_sim.rules.mutations import (
+    UNASKED,
+    Other,
+    answers,
+    around,
+    breaks,
+    careless,
+    early,
+    inside,
+    instead,
+    is_now,
+    seen_with,
+    with_store,
+)
 from icedb_sim.rules.write import read_before_fence
 
 _QUARANTINE_ROWS: Final = "ingest.flush:_quarantine_bad_rows"
@@ -118,6 +132,12 @@ def _listed_before(original: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 INGEST_RULES: Final = (
+    breaks(
+        "I1",
+        "a batch is staged over whatever is there",
+        with_store("ingest.staging:stage_batch", careless),
+        by="test_staging.py::test_i1_the_same_id_with_other_content_is_refused",
+    ),
     breaks(
         "I2",
         "staged batches are deleted before the commit",
@@ -238,15 +258,24 @@ POISON_RULES: Final = seen_with(
     ),
     breaks(
         "I5",
-        "a flush forgets who was lost over batches of the other size",
-        around("ingest.flush:_forget_lost", _forget_whatever_is_left),
-        by="test_flush_crashes.py::test_i5_flushes_of_the_other_size_do_not_forget_who_was_lost",
+        "after several losses each commit has as few batches",
+        instead("commit.losses:Losses.note_read", lambda losses: losses),
+        by="test_flush_crashes.py::test_i5_few_commits_however_many_were_lost",
     ),
     breaks(
         "I5",
         "a batch is refused although jobs crash without it, too",
         around("ingest.flush:_run_job", _run_without_proof),
         by="test_flush_crashes.py::test_a_machine_that_reads_nothing_refuses_nothing",
+    ),
+)
+
+SIZE_RULES: Final = seen_with(
+    "sizers:2",
+    breaks(
+        "I5",
+        "a flush forgets who was lost over batches of the other size",
+        around("ingest.flush:_forget_lost", _forget_whatever_is_left),
     ),
 )
 
@@ -418,5 +447,90 @@ OUTSIDER_RULES: Final = seen_with(
         answers("ingest.append:_require_young_files", None),
         profile="sleepyoutsiders",
         by="test_append.py::test_files_that_are_too_old_are_not_committed",
+    ),
+)
+
+
+# Imports of files
+
+
+_records: Final[ContextVar[Any]] = ContextVar("records", default=None)
+
+
+def _read_records_first(original: Any, way: Any, placed: Any, result: Any) -> None:
+    way.records_before = read_records(way.table)
+    original(way, placed, result)
+
+
+def _confirm_by_records_before(original: Any, way: Any, placed: Any, view: Any) -> Any:
+    token = _records.set(way.records_before)
+    try:
+        return original(way, placed, view)
+    finally:
+        _records.reset(token)
+
+
+def _read_before(original: Any, table: Any) -> Any:
+    known = _records.get()
+    return original(table) if known is None else known
+
+
+def _look_early(way: Any, placed: Any) -> Any:
+    now_ms = way.table.read_store_clock()
+    return [way._find_age_ms(each, now_ms=now_ms) for each in placed] if hasattr(way, "_find_age_ms") else UNASKED
+
+
+IMPORT_RULES: Final = seen_with(
+    "importers:2",
+    breaks(
+        "N2",
+        "what a committed record names is imported again",
+        answers("imports.import_records:find_imported", {}),
+    ),
+    breaks(
+        "N2",
+        "the records are read before the log",
+        around("imports.imports:_commit_once", _read_records_first),
+        around("imports.imports:_Copies.confirm", _confirm_by_records_before),
+        around("imports.imports:read_records", _read_before),
+        by="test_imports.py::test_two_imports_of_the_same_files_at_once",
+    ),
+    breaks(
+        "N2",
+        "a commit is announced by no record",
+        answers("imports.imports:create_record", None),
+    ),
+    breaks(
+        "N3",
+        "what became of a pending record is not looked at",
+        instead("imports.import_records:settle_records", lambda table, records, *, named, assumed=None: tuple(records)),
+        by="test_imports.py::test_a_crash_after_the_commit_is_settled_also_when_its_files_were_merged",
+    ),
+    breaks(
+        "N4",
+        "a file in place is taken although the log has named it since",
+        inside("imports.imports:_InPlace.confirm", answers("imports.imports:named_paths", frozenset())),
+        by="test_imports_in_place.py::test_in_place_two_imports_of_the_same_files_at_once",
+    ),
+    breaks(
+        "N4",
+        "a file in place is looked at before the log is read",
+        early("imports.imports:_commit_once", "imports.imports:map_each", _look_early),
+        by="test_imports_in_place.py::test_in_place_what_was_merged_and_vacuumed_meanwhile_is_not_made_live_again",
+    ),
+    breaks(
+        "N4",
+        "a file in place may be of any age",
+        is_now("imports.imports:_CLOCK_MARGIN_MS", -(1 << 60)),
+        by="test_imports_in_place.py::test_in_place_old_files_are_refused_because_the_sweep_may_be_deleting_them",
+    ),
+    breaks(
+        "N6",
+        "a file in place may have field ids",
+        around(
+            "imports.imports:_InPlace.find_problem",
+            lambda original, way, file: original(way, replace(file, has_field_ids=False)),
+        ),
+        by="libs/icedb/tests/test_field_ids.py::test_n6_a_file_in_place_that_has_ids_is_refused",
     ),
 )

@@ -3,6 +3,9 @@
 from dataclasses import replace
 from typing import Any, Final
 
+from icedb_log.errors import CorruptLog
+from icedb_log.keys import parse_log_key
+from icedb_log.model import LogFile
 from icedb_log.serving.batch_commits import look_for_batch
 
 from icedb_sim.rules.mutations import answers, around, breaks, instead, keeps, seen_with
@@ -10,7 +13,21 @@ from icedb_sim.rules.mutations import answers, around, breaks, instead, keeps, s
 _READER: Final = "log.reader:ConsistentReader."
 _CACHE: Final = "serving.table_cache:"
 
+
+def _skip_malformed(original: Any, key: str, body: bytes, **kwargs: Any) -> LogFile:
+    try:
+        return original(key, body, **kwargs)  # type: ignore[no-any-return]
+    except CorruptLog:
+        return LogFile(time_ms=parse_log_key(key).time_ms, is_seal=True)
+
+
 READ_RULES: Final = (
+    breaks(
+        "S3",
+        "a log file that cannot be understood is skipped",
+        around("log.codec:decode_log_file", _skip_malformed),
+        by="test_reader.py::test_s3_a_malformed_log_file_is_never_skipped",
+    ),
     breaks(
         "R1",
         "no second look after a listing of many pages",

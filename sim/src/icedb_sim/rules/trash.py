@@ -60,6 +60,13 @@ TRASH_RULES: Final = seen_with(
         by="services/snapshot/tests/test_snapshot_table_cache.py::test_t5_a_purged_table_is_not_an_empty_one_to_who_knows_it_as_empty",
     ),
     breaks(
+        "T3",
+        "a purge by age waits for nobody",
+        answers("clean.holds:find_claims", ()),
+        answers("clean.holds:find_claims_on_data", ()),
+        by="test_purge.py::test_t3_it_waits_for_whoever_needs_the_table",
+    ),
+    breaks(
         "T4",
         "the next table of a purged name lies under the same prefix",
         around("table.stored_config:create_table", _create_in_place),

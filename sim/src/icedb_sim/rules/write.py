@@ -479,6 +479,12 @@ FENCE_RULES: Final = (
         ),
         breaks(
             "F6",
+            "a flush that was interrupted takes as many batches again",
+            answers(_FENCE + "interrupted", 0),
+            by="test_fence_claims.py::test_f6_a_flush_that_is_interrupted_takes_fewer_batches_until_it_gets_through",
+        ),
+        breaks(
+            "F6",
             "a claim is trusted: while it lasts its owner announces no commit",
             around(_FENCE + "_advance", _advance_by_claim),
             profile="sleepyclaims",

@@ -6,7 +6,6 @@ size, and of few batches at once, decide groups in part. Now and then a worker h
 has just begun.
 """
 
-from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -20,7 +19,7 @@ from icedb_log.store.table_store import TableStore
 from icedb_sim.simulation.actors import Simulation, make_batch, try_run
 from icedb_sim.simulation.data import SimBatchWriter
 from icedb_sim.simulation.facts import SimBatch
-from icedb_sim.simulation.repeats import SMALL
+from icedb_sim.simulation.repeats import BY_SIZE
 from icedb_sim.simulation.scenario import Part, Scenario, Surroundings
 from icedb_sim.simulation.settings import PATHS
 from icedb_sim.simulation.world import Actor, SimClock
@@ -122,8 +121,7 @@ class GroupScenario(Scenario):
         """Flush one batch at once, or those of one size."""
         clock, rng = SimClock(sim.world, actor.skew_ms), sim.world.rng
         reader, writer = sim.make_reader(clock), SimBatchWriter(sim.store, clock)
-        by_size = [FlushLimits(sizes=replace(SMALL, takes=takes)) for takes in ("small", "large")]
-        choices = (FlushLimits(max_batches=1), *by_size)
+        choices = (FlushLimits(max_batches=1), *(FlushLimits(sizes=sizes) for sizes in BY_SIZE))
 
         def run(limits: FlushLimits) -> object:
             return flush_table(sim.open(clock, owner=actor.name, reader=reader), writer, limits=limits)

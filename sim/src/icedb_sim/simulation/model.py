@@ -6,6 +6,7 @@ every later reader has to agree with, whatever was merged, stripped and deleted 
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -49,6 +50,8 @@ class SimModel:
         self.others: dict[str, bytes] = {}
         """By id: other content that was staged under it (I8)."""
         self.others_accepted: set[str] = set()
+        self.imported: dict[str, str] = {}
+        """By key of a data file: the source whose rows it has, which counts as a batch."""
         self.groups: dict[str, tuple[str, ...]] = {}
         """By key of each group that was ever staged: the ids in it."""
         self._kept = KeptBatches(self.batches, self.others, store_now_ms)
@@ -152,6 +155,7 @@ class SimModel:
         if file.time_ms <= self._stable_ms:
             raise Violation(f"{key} landed below {self._stable_ms}, a time that was said to be stable (R3)")
         self._grow_types(key, file)
+        file = replace(file, batch_ids=(*file.batch_ids, *self._find_imported(file)))
         self._refuse_batches(key, file)
         self._commit_batches(key, file)
         self.landed.append(Landed(file.time_ms, file.batch_ids))
@@ -200,6 +204,11 @@ class SimModel:
         self.counters.quarantined += 1
         if batch.body not in UNREADABLE and batch.batch_id not in self.others:
             self.retriable.add(reason["batch_id"])
+
+    def _find_imported(self, file: WireFile) -> tuple[str, ...]:
+        """Return the sources of which a commit makes a data file live for the first time."""
+        new = (path for path, is_live in file.markers if is_live and path not in self.named)
+        return tuple(self.imported[path] for path in new if path in self.imported)
 
     def _refuse_batches(self, key: str, file: WireFile) -> None:
         others = [log for other, log in self.logs.items() if other != key]

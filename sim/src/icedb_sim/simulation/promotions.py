@@ -1,8 +1,8 @@
 """Who promotes paths in the simulation while everybody works on, and whether readers see complete columns alone (S4).
 
-They are the scenario ``promoters``. A data file shows by the spaces behind its rows how many promoted paths its writer
-knew: that is the truth, whatever the log says of it. Columns are named by their place, so that two who promote at once
-do the same.
+They are the scenario ``promoters``. Now and then one of the paths is filled no more. A data file shows by the spaces
+behind its rows how many promoted paths its writer knew: that is the truth, whatever the log says of it. Columns are
+named by their place, so that two who promote at once do the same.
 """
 
 from functools import partial
@@ -28,6 +28,7 @@ TEXT: Final = "props"
 _COLUMN: Final = f"{TEXT}__k"
 _MOST: Final = 4
 _PROMOTE_RATE: Final = 0.3
+_END_RATE: Final = 0.2
 
 
 class PromotionScenario(Scenario):
@@ -42,7 +43,7 @@ class PromotionScenario(Scenario):
     def __init__(self, surroundings: Surroundings) -> None:
         super().__init__(surroundings)
         self._counts: dict[str, int] = {}
-        self._seen = {"complete": 0, "past": 0}
+        self._seen = {"complete": 0, "ended": 0, "past": 0}
 
     def parts(self, count: int) -> tuple[Part, ...]:
         """Return the promoters."""
@@ -59,14 +60,15 @@ class PromotionScenario(Scenario):
         """Check that all columns are shown in the end, and that no data file lacks one."""
         self._check_truth()
         config = read_table_config(TableStore(sim.store.inner, PATHS))
-        hidden = config.find_hidden(sim.model.types)
+        hidden = [column for column in config.find_hidden(sim.model.types) if config.promoted[column]]
         if hidden and sim.model.landed:
             raise Violation(f"at rest nobody sees {', '.join(hidden)}, and no data file lacks them (S4)")
-        self._seen["complete"] = len(config.promoted) - len(hidden)
+        self._seen["complete"] = len(config.promoted.keys() & sim.model.types.keys())
+        self._seen["ended"] = sum(1 for path in config.promoted.values() if not path)
 
     def counters(self) -> dict[str, int]:
-        """Return how many columns were shown in the end, and how many snapshots with some were read at a past time."""
-        return {"promoted_columns": self._seen["complete"], "promoted_past_reads": self._seen["past"]}
+        """Return how many columns were shown in the end, or lost their path; and how many past snapshots had some."""
+        return {f"promoted_{name}": count for name, count in self._seen.items()}
 
     def _check_truth(self) -> None:
         model = self.surroundings.model
@@ -106,8 +108,12 @@ class PromotionScenario(Scenario):
 
 
 def _promote(sim: Simulation, clock: SimClock) -> None:
-    table = TableStore(sim.store, PATHS)
-    place = len(read_table_config(table).promoted)
+    table, rng = TableStore(sim.store, PATHS), sim.world.rng
+    promoted = read_table_config(table).promoted
+    place = len(promoted)
+    if promoted and rng.random() < _END_RATE:
+        alter_table_config(table, {"promoted": {rng.choice(list(promoted)): ()}}, clock=clock)
+        return
     if place == _MOST:
         return
     promotions = parse_promotions([f"{TEXT}.k{place}"], option="promote")

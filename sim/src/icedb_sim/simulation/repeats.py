@@ -1,5 +1,6 @@
 """Actors that do in another way what others do: send again what was sent, read from nothing, flush by size."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import cycle
@@ -19,6 +20,7 @@ _AHEAD: Final = (0, 3, 5)
 
 SMALL: Final = SizeClass("small", decoded_bytes=60, row_count=1000)
 """Batches of the simulation have 25 to 140 bytes."""
+BY_SIZE: Final = (SMALL, replace(SMALL, takes="large"))
 
 _OLDEST: Final = 5
 """A batch is sent again until it is this many grace periods of log files old."""
@@ -43,20 +45,20 @@ def send_again_for_ever(sim: Simulation, actor: Actor) -> None:
         try_run(sim, actor, partial(enqueue, sim, batch))
 
 
-def flush_by_size_for_ever(sim: Simulation, actor: Actor) -> None:
+def flush_by_size_for_ever(sim: Simulation, actor: Actor, *, sizes: Sequence[SizeClass] = BY_SIZE) -> None:
     """Flush small batches and one large one in turn, and remember what was found to be of the other size (I6)."""
     clock = SimClock(sim.world, actor.skew_ms)
     reader, writer = sim.make_reader(clock), SimBatchWriter(sim.store, clock)
     left_out: dict[str, frozenset[str]] = {}
 
-    def run(sizes: SizeClass) -> None:
-        known = left_out.get(sizes.takes, frozenset())
+    def run(size: SizeClass) -> None:
+        known = left_out.get(size.takes, frozenset())
         table = sim.open(clock, owner=actor.name, reader=reader)
-        result = flush_table(table, writer, limits=FlushLimits(sizes=sizes, skip=known))
-        left_out[sizes.takes] = known.union(result.left_out)
+        result = flush_table(table, writer, limits=FlushLimits(sizes=size, skip=known))
+        left_out[size.takes] = known.union(result.left_out)
 
-    for sizes in cycle((SMALL, replace(SMALL, takes="large"))):
-        try_run(sim, actor, partial(run, sizes))
+    for size in cycle(sizes):
+        try_run(sim, actor, partial(run, size))
 
 
 def read_afresh_for_ever(sim: Simulation, actor: Actor) -> None:

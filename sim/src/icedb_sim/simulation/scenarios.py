@@ -13,10 +13,11 @@ from icedb_sim.simulation.checks import CheckScenario
 from icedb_sim.simulation.embedded import EmbeddedScenario
 from icedb_sim.simulation.erasures import ErasureScenario
 from icedb_sim.simulation.grouping import GroupScenario
+from icedb_sim.simulation.importing import ImportScenario
 from icedb_sim.simulation.leases import LeaseScenario
 from icedb_sim.simulation.outsiders import OutsiderScenario
 from icedb_sim.simulation.pins import PinScenario
-from icedb_sim.simulation.poison import PoisonScenario
+from icedb_sim.simulation.poison import PoisonScenario, SizedPoisonScenario
 from icedb_sim.simulation.profiles import PROFILES, ClockScenario, Profile, find_profiles
 from icedb_sim.simulation.promotions import PromotionScenario
 from icedb_sim.simulation.publications import PublicationScenario
@@ -34,6 +35,7 @@ _ACTING: Final[tuple[type[Scenario], ...]] = (
     EmbeddedScenario,
     ErasureScenario,
     GroupScenario,
+    ImportScenario,
     LeaseScenario,
     OutsiderScenario,
     PinScenario,
@@ -43,6 +45,7 @@ _ACTING: Final[tuple[type[Scenario], ...]] = (
     RetentionScenario,
     ReuseScenario,
     ServingScenario,
+    SizedPoisonScenario,
     SweepScenario,
     TrashScenario,
     ViewScenario,
@@ -64,18 +67,22 @@ _REUSE_RATE: Final = 0.1
 """In so many schedules somebody uses ids again for other content."""
 _PUBLISH_RATE: Final = 0.1
 """In so many schedules the table is published."""
-_POISON_RATE: Final = 0.1
-"""In so many schedules batches crash who reads them."""
+_POISON_RATE: Final = 0.15
+"""In so many schedules batches crash who reads them, in a third of these of two sizes."""
 _PROMOTE_RATE: Final = 0.2
 """In so many schedules paths are promoted; in none with writers who know nothing of that."""
 _GROUP_RATE: Final = 0.2
 """In so many schedules front ends stage many batches as one object."""
+_IMPORT_RATE: Final = 0.3
+"""In so many of the schedules with nothing else files are imported."""
 _LATE: Final = {
     GroupScenario.name,
+    ImportScenario.name,
     ReuseScenario.name,
     EmbeddedScenario.name,
     PublicationScenario.name,
     PoisonScenario.name,
+    SizedPoisonScenario.name,
     PromotionScenario.name,
 }
 _EMBED_RATE: Final = 0.2
@@ -105,8 +112,9 @@ def draw_mix(seed: int) -> Mix:
         if not sizes:
             sizes = dict.fromkeys(rng.sample(find_profiles([PublicationScenario.name]), rng.choice((0, 1))), 1)
         sizes[PublicationScenario.name] = 1
-    if not alone and random.Random(seed << 32 | zlib.crc32(b"poisoners")).random() < _POISON_RATE:
-        sizes[PoisonScenario.name] = 1
+    dice = random.Random(seed << 32 | zlib.crc32(b"poisoners")).random()
+    if not alone and dice < _POISON_RATE:
+        sizes[(PoisonScenario if dice < _POISON_RATE * 2 / 3 else SizedPoisonScenario).name] = 1
     if not alone and random.Random(seed << 32 | zlib.crc32(b"groupers")).random() < _GROUP_RATE:
         sizes[GroupScenario.name] = 1
     is_free = not alone and OutsiderScenario.name not in sizes
@@ -115,7 +123,16 @@ def draw_mix(seed: int) -> Mix:
         if not sizes:
             sizes = dict.fromkeys(rng.sample(find_profiles([PromotionScenario.name]), rng.choice((0, 1))), 1)
         sizes[PromotionScenario.name] = 1
-    return Mix.of(sizes)
+    return Mix.of(sizes or _draw_importers(seed))
+
+
+def _draw_importers(seed: int) -> dict[str, int]:
+    """Return importers, and perhaps a profile; the other scenarios know of no rows without a batch."""
+    rng = random.Random(seed << 32 | zlib.crc32(b"importers"))
+    if rng.random() >= _IMPORT_RATE:
+        return {}
+    sizes = dict.fromkeys(rng.sample(find_profiles([ImportScenario.name]), rng.choice((0, 1))), 1)
+    return {**sizes, ImportScenario.name: rng.choice(_SIZES)}
 
 
 def find_scenarios(mix: Mix) -> tuple[type[Scenario] | Profile, ...]:

@@ -46,6 +46,8 @@ MAX_ACQUIRE_ATTEMPTS = 20
 
 CLAIM_MS: Final = 8 * SECOND_MS
 """How long others keep away from a fence after each write of its owner (F6)."""
+MAX_INTERRUPTED: Final = 13
+"""Runs in a row that were interrupted, as far as they are counted: of the 5,000 batches of a flush one is left."""
 MAX_SEAL_BYTES: Final = 128
 """No seal is larger, and hardly another log file as small."""
 MAX_PAUSE_MS: Final = 160
@@ -73,6 +75,8 @@ class FenceState:
         worker_ms: LastModified of the last write by a worker of the stack, if another owner has the fence since.
         losses: Owners that have ended without a word, in a row: what they read may have ended their process (I5). A
             flush that has taken all there was forgets them.
+        interrupted: Of ``ingest``, runs in a row that lost the fence while they worked, to one whose patience had ended
+            (F6). A flush takes fewer batches by it, and takes one off when it has written their data files.
     """
 
     epoch: int
@@ -85,6 +89,7 @@ class FenceState:
     work: str = ""
     worker_ms: int = 0
     losses: Losses = NO_LOSSES
+    interrupted: int = 0
 
     @property
     def holder(self) -> str:
@@ -193,6 +198,11 @@ class HeldFence:
         """Whether the owner right before this one is one of them."""
         return self._follows_lost
 
+    @property
+    def interrupted(self) -> int:
+        """How many runs in a row were interrupted before this one (F6)."""
+        return self._state.interrupted
+
     def read_part(self, first: str, last: str) -> None:
         """Write down which batches are read now: if that ends this process, the next owner knows (I5).
 
@@ -206,6 +216,14 @@ class HeldFence:
         """
         self._state = replace(self._state, losses=self.losses.read_part(first, last, epoch=self.epoch))
         self._advance(commit=None)
+
+    def note_written(self) -> None:
+        """Say with the next write of the fence that the data files are written: this run was not lost, nor interrupted.
+
+        Whoever has lost the fence meanwhile says nothing.
+        """
+        interrupted = max(0, self.interrupted - 1)
+        self._state = replace(self._state, losses=self.losses.note_read(), interrupted=interrupted)
 
     def forget_lost(self) -> None:
         """Forget lost owners with the next write of the fence: nothing that they may have read is left."""
@@ -416,6 +434,7 @@ def acquire_fence(table: Table, role: Role) -> HeldFence:
             claim_ms=CLAIM_MS,
             worker_ms=found.worker_ms,
             losses=losses,
+            interrupted=found.interrupted if role == "ingest" else 0,  # merges commit parts of their work as they go
         )
         try:
             new_etag = write_fence(store, key, state, etag=found.etag, clock=clock)
@@ -442,6 +461,12 @@ class _Found:
     def worker_ms(self) -> int:
         """When a worker of the stack wrote the fence last; 0: unknown."""
         return self.state.seen_worker_ms(self.modified_ms) if self.state is not None else 0
+
+    @property
+    def interrupted(self) -> int:
+        """How many runs in a row were interrupted, with the one from which the fence is taken now (F6)."""
+        interrupted = self.state.interrupted if self.state is not None else 0
+        return min(interrupted + (self.has_waited and self.previous_holder == "working"), MAX_INTERRUPTED)
 
 
 def _wait_for_others(table: Table, key: str, *, until_ms: int) -> _Found:

@@ -24,6 +24,7 @@ class Losses:
         is_mixed: Whether one ended over other batches than those that were suspected then.
         reads: Least and greatest batch id of what the owner of ``epoch`` reads.
         epoch: That ownership; a later one may read something else.
+        read_count: How many flushes have read what they took since the last one of them was lost.
     """
 
     count: int = 0
@@ -34,6 +35,7 @@ class Losses:
     is_mixed: bool = False
     reads: tuple[str, str] = ("", "")
     epoch: int = 0
+    read_count: int = 0
 
     def add(self, *, epoch: int, modified_ms: int) -> "Losses":
         """Count one more owner: the one of ``epoch``, which wrote the fence for the last time at ``modified_ms``."""
@@ -43,11 +45,15 @@ class Losses:
         first, last = self.reads
         is_again = (first, last) == (self.first, self.last)
         alone_count = (self.alone_count if is_again else 0) + (first == last)
-        return replace(self, count=count, first=first, last=last, alone_count=alone_count)
+        return replace(self, count=count, first=first, last=last, alone_count=alone_count, read_count=0)
 
     def read_part(self, first: str, last: str, *, epoch: int) -> "Losses":
         """Name the part that the owner of ``epoch`` reads, by its least and greatest batch id."""
         return replace(self, reads=(first, last), epoch=epoch)
+
+    def note_read(self) -> "Losses":
+        """Count one more flush that has read what it took."""
+        return replace(self, read_count=self.read_count + 1) if self.count else self
 
     def names(self, batch_id: str) -> bool:
         """Whether a batch is of the part that the last one read."""

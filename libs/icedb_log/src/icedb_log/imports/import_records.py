@@ -18,7 +18,7 @@ from typing import Final, Literal
 from pydantic import BaseModel, ConfigDict
 
 from icedb_log.errors import CommitConflict, CommitOutcomeUnknown, CorruptLog, InvalidRequest, NotFound, Unavailable
-from icedb_log.store.object_store import ObjectStore, StoredObject, list_all, map_each
+from icedb_log.store.object_store import ObjectStore, StoredObject, limit_reads, list_all, map_each
 from icedb_log.store.records import CasObject, parse_record
 from icedb_log.store.table_store import TableStore
 
@@ -79,7 +79,7 @@ def read_records(table: TableStore) -> tuple[ImportRecord, ...]:
         return decode_record(table.store.get(key))
 
     keys = [info.key for info in list_all(table.store, table.paths.imports_prefix).objects]
-    return tuple(map_each(read, keys, threads=_READ_THREADS, name="icedb-import-records"))
+    return tuple(map_each(read, keys, threads=limit_reads(table.store, _READ_THREADS), name="icedb-import-records"))
 
 
 def find_imported(records: Iterable[ImportRecord]) -> dict[str, set[str]]:

@@ -45,7 +45,7 @@ from icedb_log.jobs import (
 from icedb_log.log.fold import named_paths, union_schema
 from icedb_log.log.widening import fixed_columns
 from icedb_log.model import EMPTY, LogView
-from icedb_log.store.object_store import map_each
+from icedb_log.store.object_store import limit_reads, map_each
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.column_names import MAX_TABLE_COLUMNS, ColumnNames
 from icedb_log.table.table_config import TableConfig, require_takes_batches
@@ -396,7 +396,8 @@ class _InPlace(_Way):
         # by others, and the log forgets it; it would be made live again, and is not even there.
         now_ms = self.table.read_store_clock() + _CLOCK_MARGIN_MS
         look = partial(self._find_age_ms, now_ms=now_ms)
-        ages = map_each(look, unnamed, threads=_HEAD_THREADS, name="icedb-import-head")
+        threads = limit_reads(self.table.store, _HEAD_THREADS)
+        ages = map_each(look, unnamed, threads=threads, name="icedb-import-head")
         files, refused = [], []
         oldest_ms = 0
         for each, found in zip(unnamed, ages, strict=True):

@@ -374,13 +374,17 @@ def _find_first_of_keys(batches: Iterable[StagedBatch]) -> Mapping[str, StagedBa
 
 
 def _take_fewer(commit: AppendCommit, classified: _ClassifiedBatches) -> None:
-    """Take a part of the batches if owners of the fence before this one were lost, at last one alone (I5).
+    """Take a part of the batches if owners of the fence before this one were lost, or interrupted (I5, F6).
 
-    What the last one did not read goes first, once; then the newest part of what it read, and so on: of many batches
-    most are committed before the one that ends processes is read again.
+    What the last one that was lost did not read goes first, once; then the newest part of what it read, and so on, at
+    last one batch alone: of many batches most are committed before the one that ends processes is read again.
     """
     fence, taken, losses = commit.fence, classified.taken, commit.fence.losses
-    if not losses.count or not taken:
+    if not taken:
+        return
+    if not losses.count:
+        classified.taken = taken[: _shrink(len(taken), fence.interrupted)]
+        classified.has_more |= len(classified.taken) < len(taken)
         return
     named = [batch for batch in taken if losses.names(batch.batch_id)]
     if named and losses.alone_count >= MAX_LOST_ALONE:
@@ -397,14 +401,22 @@ def _take_fewer(commit: AppendCommit, classified: _ClassifiedBatches) -> None:
     others = [batch for batch in taken if batch.batch_id not in kept]
     # WARN: once. New batches that always went first would keep the others waiting for as long as new ones come.
     if others and (fence.follows_lost or not suspects):
-        part = others
+        part = others[: _shrink(len(others), fence.interrupted)]
     else:
         shift = _NEXT_SHIFT if named else _FIRST_SHIFT + _NEXT_SHIFT * (losses.count - 1)
-        part = suspects[-max(1, len(suspects) >> shift) :]
+        count = _shrink(len(suspects), shift)
+        if not named:  # WARN: twice as many each time. Otherwise a few that were lost leave one batch to each commit.
+            count = min(count << losses.read_count, _shrink(len(suspects), _FIRST_SHIFT))
+        part = suspects[-_shrink(count, fence.interrupted) :]
         # WARN: before it is read. After it there may be nobody who could write.
         fence.read_part(part[0].batch_id, part[-1].batch_id)
     classified.has_more |= len(part) < len(taken)
     classified.taken = part
+
+
+def _shrink(count: int, shift: int) -> int:
+    """Halve a number of batches so many times; one is left."""
+    return max(1, count >> shift)
 
 
 def _forget_lost(commit: AppendCommit, left: Iterable[str]) -> None:
@@ -454,6 +466,7 @@ def _decide(
     crashes: list[str] = []
     if classified.taken:  # W1: data files first
         output = _write(commit, writer, tuple(classified.taken), sizes=limits.sizes, crashes=crashes)
+        commit.fence.note_written()
     rejected = (*classified.late, *output.rejected)
     left_out = (*found.left_out, *(batch.batch_id for batch in output.left_out))
     moved: list[DuplicateOutcome] = []
