@@ -347,7 +347,9 @@ def test_merges_and_deletions_carry_columns_and_a_rewrite_makes_them_anew(make_t
     def change(kind, sql):
         schema = {"i": "BIGINT", **table.config.declared}
         unit = table.unit(MergeUnit, schema=schema, group=MergeGroup("", merged), change=RowChange(kind, sql))
-        return merge_unit(unit, table.store, clock=table.clock).outputs
+        done = merge_unit(unit, table.store, clock=table.clock)
+        assert done.misfit_count == (kind == "rewrite" and "EXCLUDE" not in sql)
+        return done.outputs
 
     assert by_plan(table, change("delete", "p__plan = 'free'")) == [before[0], *before[2:]]
     assert by_plan(table, change("delete", "p->>'plan' = 'free'")) == [before[0], *before[2:]]
@@ -374,9 +376,10 @@ def test_what_a_query_and_a_write_give_has_the_columns(make_table):
     assert result.columns == {"i": "BIGINT", "p": "VARCHAR", "p__plan": "VARCHAR", "p__price": "DOUBLE"}
     assert (result.misfit_count, result.partitions) == (1, ("plan=free", "plan=pro"))
     assert by_plan(table, result.files) == [(1, "pro", 2.5), (2, "free", None), (3, "pro", None)]
-    rows = pa.record_batch({"i": [5], "p": ['{"plan":"new","price":1}']})
-    files = append_unit(table.write_unit({"i": "BIGINT", "p": "VARCHAR"}), [rows], table.store, clock=table.clock)
-    assert by_plan(table, files) == [(5, "new", 1.0)]
+    rows = pa.record_batch({"i": [5, 6], "p": ['{"plan":"new","price":1}', '{"plan":"new","price":"1"}']})
+    written = append_unit(table.write_unit({"i": "BIGINT", "p": "VARCHAR"}), [rows], table.store, clock=table.clock)
+    assert by_plan(table, written.files) == [(5, "new", 1.0), (6, "new", None)]
+    assert written.misfit_count == 1
 
 
 def test_decimals_of_text_and_whole_numbers_are_exact(make_table):
