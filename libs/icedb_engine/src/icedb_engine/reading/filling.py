@@ -34,6 +34,7 @@ class Filler:
         inputs: The data files.
         found: Columns of the schema that one of them has.
         open_engine: Opens an engine, when it is needed first.
+        thread_count: How many pieces of some rows are worked on at once.
 
     Attributes:
         columns: Columns of the outputs, with types, in the order of the schema.
@@ -48,6 +49,8 @@ class Filler:
         inputs: Iterable[FileMarker],
         found: Collection[str],
         open_engine: Callable[[], AbstractContextManager[Any]],
+        *,
+        thread_count: int,
     ) -> None:
         fixed = fixed_columns(config)  # rows of another writer: they are not sorted by what they lack
         lacking = list(config.promoted.items())[min(marker.promoted_count for marker in inputs) :]
@@ -58,6 +61,7 @@ class Filler:
         self._config = config
         self._places = {column: place for place, column in enumerate(config.promoted)}
         self._open_engine = open_engine
+        self._thread_count = thread_count
         self._engine: Any = None
         self._stack = ExitStack()
         self._lock = Lock()
@@ -107,7 +111,8 @@ class Filler:
         names, _ = number_columns({**dict.fromkeys(texts, "VARCHAR"), **types})
         only = self._config.model_copy(update={"promoted": paths})
         promoted = Promoted(only, dict.fromkeys(texts, Form.VARCHAR), names.__getitem__)
-        found = promoted.make(rows.select(texts).rename_columns([names[name] for name in texts]), self._open_cursor)
+        given = rows.select(texts).rename_columns([names[name] for name in texts])
+        found = promoted.make(given, self._open_cursor, thread_count=self._thread_count)
         if promoted.has_misfits:
             with self._lock:
                 self.misfit_count += pc.sum(found[MISFITS], min_count=0).as_py()

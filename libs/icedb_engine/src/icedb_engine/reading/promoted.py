@@ -46,8 +46,9 @@ _EXPONENT_BYTES: Final = 24
 """A double as ``json_transform`` may write it, and how long it is at most."""
 _MINUS, _POINT, _NINE, _E = b"-.9e"
 _PIECE_ROWS: Final = 65_536
-_PIECE_BYTES: Final = 4 * MIB
-"""Of texts that are read at once, if they are of one size."""
+_PIECE_BYTES: Final = 16 * MIB
+_MIN_PIECE_BYTES: Final = 4 * MIB
+"""Of texts that are read at once, if they are of one size: a query takes some milliseconds to plan."""
 
 _Fields = dict[str, "str | _Fields"]
 """Of a struct, by key: ``VARCHAR`` or ``JSON``, or more fields."""
@@ -168,7 +169,7 @@ class Promoted:
             with open_engine() as engine:
                 return self._make_piece(piece, engine)
 
-        pieces = list(_cut(rows.select(list(self._sources.values()))))
+        pieces = list(_cut(rows.select(list(self._sources.values())), thread_count))
         if len(pieces) == 1:
             return make_piece(pieces[0])
         with ThreadPoolExecutor(thread_count, thread_name_prefix="icedb-promoted") as pool:
@@ -307,8 +308,9 @@ def _read_times(raws: pa.ChunkedArray, column: _Column) -> pa.ChunkedArray | Non
     return None if found is None else pa.chunked_array([found])
 
 
-def _cut(rows: pa.Table) -> Iterator[pa.Table]:
-    """Yield rows in pieces, at least one."""
-    row_count = min(_PIECE_ROWS, max(1, rows.num_rows * _PIECE_BYTES // max(1, rows.nbytes)))
+def _cut(rows: pa.Table, count: int) -> Iterator[pa.Table]:
+    """Yield rows in pieces, at least one; so many, or more, if there is enough for them."""
+    size_bytes = min(_PIECE_BYTES, max(_MIN_PIECE_BYTES, -(-rows.nbytes // count)))
+    row_count = min(_PIECE_ROWS, max(1, rows.num_rows * size_bytes // max(1, rows.nbytes)))
     for start in range(0, max(1, rows.num_rows), row_count):
         yield rows.slice(start, row_count)

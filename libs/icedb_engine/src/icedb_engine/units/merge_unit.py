@@ -183,7 +183,8 @@ def _rewrite(
     inputs = DataFiles(replace(unit, group=read), scratch / "in", open_it)
     inputs.fetch(store, in_memory=is_small, few_rows=few_rows)
     found: Collection[str] = inputs.unite_columns()
-    filler = Filler(unit.config, schema, read.inputs, found if unit.range is None else unit.range.columns, open_it)
+    found = found if unit.range is None else unit.range.columns
+    filler = Filler(unit.config, schema, read.inputs, found, open_it, thread_count=unit.engine.thread_count)
     columns = filler.columns
     writer = _make_writer(unit, columns, store, clock, scratch=scratch)
     maker = PieceMaker(columns, writer.layout.sort_columns, writer.layout.stats_columns)
