@@ -101,6 +101,7 @@ def has_many_digits(raw):
 NUMBERS = st.one_of(
     st.sampled_from(["0", "-0", "-0.0", "1.50", "1e3", "9007199254740993", "9223372036854775808", "1e400", "-1e-400", "1E+2", "0.10000000000000001", "12345678901234567.89", "1700000000", "19.99", "NaN", "-Infinity"]),
     st.from_regex(r"\A-?(0|[1-9][0-9]{0,30})(\.[0-9]{1,20})?([eE][+-]?[0-9]{1,3})?\Z"),
+    st.floats(allow_nan=False, allow_infinity=False).map(repr),
 )  # fmt: skip
 WORDS = st.one_of(st.text(st.characters(exclude_categories=["Cs"]), max_size=6), st.sampled_from(["2024-02-29", "2024-01-02T03:04:05.5+02:00", "12.5", "true", "null", "NaN", "7", "", '{"n":1}', "\0"]))  # fmt: skip
 STRINGS = WORDS.flatmap(lambda text: st.sampled_from([json.dumps(text), json.dumps(text, ensure_ascii=False)]))
