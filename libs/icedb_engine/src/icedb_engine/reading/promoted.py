@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import duckdb
 import numpy as np
@@ -96,10 +96,10 @@ class _Column:
         if fields is None:
             raw = f"nullif(CAST(TRY(json_extract({text}, {path})) AS VARCHAR), 'null')"
             return f"TRY(json_extract_string({text}, {path}))" if is_text else raw
-        value, found = f"struct_{place}", fields
+        value, kind = f"struct_{place}", cast("Any", fields)
         for key in self.keys:
-            value, found = f"struct_extract({value}, {quote_text(key)})", found[key]
-        if found == "JSON":
+            value, kind = f"struct_extract({value}, {quote_text(key)})", kind[key]
+        if kind == "JSON":
             raw = f"CAST({value} AS VARCHAR)"
             return cast_sql(raw, Form.JSON, "VARCHAR", unit=DEFAULT_UNIT) if is_text else raw
         if not is_exact:
