@@ -2,7 +2,7 @@
 
 import random
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -90,7 +90,14 @@ def spell_paths(count: int) -> list[str]:
     return [*own, *(f"data.{path}" for path in MORE_PATHS)][:count]
 
 
-def write_table(root: Path, batches: Sequence[bytes], *, path_count: int, sort: Sequence[str] = ()) -> Any:
+def write_table(
+    root: Path,
+    batches: Iterable[bytes],
+    *,
+    path_count: int,
+    sort: Sequence[str] = (),
+    target_file_bytes: int = _ALL_ROWS_IN_ONE_FILE,
+) -> Any:
     """Write a fresh table with so many promoted paths, sorted by some of them; return it."""
     shutil.rmtree(root, ignore_errors=True)
     table = connect(root).create_table(
@@ -98,7 +105,7 @@ def write_table(root: Path, batches: Sequence[bytes], *, path_count: int, sort: 
         promote=spell_paths(path_count),
         columns={"data": "VARCHAR"},
         sort=list(sort),
-        target_file_bytes=_ALL_ROWS_IN_ONE_FILE,
+        target_file_bytes=target_file_bytes,
     )
     for batch in batches:
         table.append(batch)

@@ -5,6 +5,7 @@ by these columns and by its text; *flattened Parquet* has the same columns besid
 order of the same columns, and answers are compared with those of the flattened file. One thread, in memory.
 """
 
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,15 +16,21 @@ import duckdb
 import pyarrow as pa
 
 from bench.figures import OURS, Figure, TakesTurns
-from bench.harness import Case, Workload
+from bench.harness import ONE_TURN_S, Case, Workload
 from bench.nested_events import make_batches, write_table
+from bench.nested_keys import Backfill, CopyFiles, CountByKind, Flush, Merge
 from bench.nested_work import COLUMNS, PATHS, QUERIES, TEXT
-from bench.processes import Remote
+from bench.processes import Remote, started
 from bench.serve import Peer
 
 RUNS: Final = 3
 PATH_COUNTS: Final = (0, 5, 20)
 FLAT: Final = "flattened Parquet"
+PLAIN: Final = f"{OURS}, plain columns"
+COMMON: Final = f"{OURS}, no rare keys"
+COPY: Final = "bound: copy of the files"
+MANY: Final = 10
+"""In a full run fifty keys and the backfill have so many times the events of the other cases."""
 LEVEL: Final = 3
 """Of zstd, as its command has it."""
 MB: Final = 1e6
@@ -88,16 +95,43 @@ class Ingest(TakesTurns):
 
 
 class NestedWorkload(Workload):
-    """Three cases: queries, sizes, ingest."""
+    """Queries, sizes and ingest of JSONBench's events; events of fifty keys; a backfill."""
 
     description = (
         "nested events as JSONBench has them: its five queries by one thread in ms, over our table by promoted paths "
         "and by its text, over Parquet that was flattened by hand, and over the JSON types of DuckDB and ClickHouse; "
-        "what each takes on disk; and how long batches take to become a table with 0, 5 and 20 promoted paths"
+        "what each takes on disk; and how long batches take to become a table with 0, 5 and 20 promoted paths. Events "
+        "of fifty keys, of which thirty are some of 10,000: flushed, merged, counted by a path. A path promoted in a "
+        "table that has its rows"
     )
 
     def cases(self) -> Iterator[Case]:
         """Write the events in all forms, then ask."""
+        count = self.options.event_count * (MANY if self.options.size == "full" else 1)
+        if self.wants("50 keys"):
+            yield from self._keys(count)
+        if self.wants("backfill"):
+            root = self.folder / "backfill"
+            with started(Backfill(OURS, root, count), CopyFiles(COPY, root, self.folder / "copies")) as systems:
+                yield Case("backfill", count, systems, warm_turn_count=0)
+            shutil.rmtree(root)
+        if any(map(self.wants, ("queries", "size", "ingest"))):
+            yield from self._jsonbench()
+
+    def _keys(self, count: int) -> Iterator[Case]:
+        roots = {name: self.folder / name for name in (OURS, COMMON, PLAIN)}
+        more: dict[str, dict[str, bool]] = {OURS: {}, COMMON: {"has_rare": False}, PLAIN: {"is_plain": True}}
+        for step in (Flush, Merge):
+            with started(*(step(name, roots[name], count, **more[name]) for name in roots)) as systems:
+                name = f"50 keys, {step.__name__.lower()}"
+                yield Case(name, count, systems, warm_turn_count=0, patience_s=ONE_TURN_S)
+        answers: list[Any] = []
+        readers = [CountByKind(name, root, answers) for name, root in roots.items() if name != COMMON]
+        yield Case("50 keys, read", count, readers, warm_turn_count=1, is_timed=False)
+        for root in roots.values():
+            shutil.rmtree(root)
+
+    def _jsonbench(self) -> Iterator[Case]:
         batches = list(make_batches(self.options.event_count))
         source = self.folder / "events.ndjson"
         source.write_bytes(b"".join(batches))

@@ -63,6 +63,7 @@ def test_values_that_do_not_fit_are_counted(lake):
     for rows in (ROWS, ROWS[1:]):
         lake.client.enqueue("events", rows)
     assert events.flush().misfit_count == 2
+    assert events.rewrite("select * from _rows").misfit_count == 2
 
 
 def test_a_view_has_paths_of_its_own(lake):

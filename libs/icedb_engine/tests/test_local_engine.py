@@ -132,7 +132,13 @@ def feed(*row_counts, **fields):
         def run(self, kind, units):
             assert (kind, [unit.commits for unit in units]) == ("feed", [(commit,) for commit in commits])
             return [
-                UnitResult(accepted=(unit.commits[0].name,), partitions=(name,), files=(marker,), row_count=count)
+                UnitResult(
+                    accepted=(unit.commits[0].name,),
+                    partitions=(name,),
+                    files=(marker,),
+                    row_count=count,
+                    misfit_count=3,
+                )
                 for unit, name, count in zip(units, "abab", row_counts, strict=False)
             ]
 
@@ -155,7 +161,7 @@ def test_commits_of_units_beyond_the_partitions_of_a_commit_wait_for_the_next_fe
         ["c0", "c2"],
         ["c1", "c3"],
     )
-    assert (len(output.files), output.row_count, output.rows_read) == (2, 2, 2)
+    assert (len(output.files), output.row_count, output.rows_read, output.misfit_count) == (2, 2, 2, 6)
     assert len(feed(1, 1, max_partitions_per_flush=2).taken) == 2
 
 

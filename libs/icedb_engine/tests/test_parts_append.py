@@ -15,7 +15,7 @@ UTC = pa.timestamp("us", tz="UTC")
 
 def append(table, data, **types):
     batch = pa.record_batch(list(data.values()), names=list(data))
-    return append_unit(table.write_unit(types), [batch], table.store, clock=table.clock)
+    return append_unit(table.write_unit(types), [batch], table.store, clock=table.clock).files
 
 
 def read(table, files, columns, **options):

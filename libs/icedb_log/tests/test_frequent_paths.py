@@ -11,7 +11,7 @@ from icedb_log.changes.frequent_paths import promote_by_sample
 from icedb_log.changes.table_changes import alter_table_config, choose_paths, promote_frequent_paths
 from icedb_log.errors import InvalidRequest
 from icedb_log.table.path_shares import MAX_KEYS, PathShare, find_path_shares
-from icedb_log.table.promoted_paths import add_promotions, parse_promotions
+from icedb_log.table.promoted_paths import MAX_PROMOTED, add_promotions, parse_promotions
 from icedb_log.table.table_config import TableConfig
 from icedb_sim.tables.small_table import SmallTable
 
@@ -65,6 +65,11 @@ def test_the_most_frequent_come_first_up_to_the_bound_of_the_table():
     there = {"declared": {**BELOW["declared"], "x": "VARCHAR"}, "promoted": {"x": ("p", "x")}}
     assert list(chosen(*rows, promote_limit=2, **there)) == ["p__c"], "those of a person count"
     assert chosen(*rows, promote_limit=0) == {}
+    ended = {**there, "promoted": {"x": ()}}
+    assert list(chosen(*rows, promote_limit=2, **ended)) == ["p__c", "p__b"], "what is filled no more makes room"
+    names = [f"x{number}" for number in range(MAX_PROMOTED - 1)]
+    full = {"declared": dict.fromkeys((*there["declared"], *names), "VARCHAR"), "promoted": dict.fromkeys(names, ())}
+    assert list(chosen(*rows, promote_limit=2, **full)) == ["p__c"], "up to all that a table may have"
 
 
 def test_a_map_takes_no_place_and_no_memory():

@@ -26,6 +26,7 @@ from pyspark.sql import types as spark_types
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 from pyspark_icedb import DefaultSource
+from structlog.testing import capture_logs
 
 UTC_US = pa.timestamp("us", tz="UTC")
 TYPES = {
@@ -372,6 +373,15 @@ def test_a_write_gets_promoted_columns_by_its_text_and_gives_none_itself(tmp_pat
     table.write([row(number, event=text) for number, text in enumerate(texts)], columns=("n", "event"))
     assert [(each["event"], each["plan"]) for each in table.read()] == list(zip(texts, ("pro", "free"), strict=True))
     assert sorted(table.paths.partition_of(file.path) for file in table.live) == ["plan=free", "plan=pro"]
+
+
+def test_values_of_a_write_that_do_not_fit_a_promoted_column_are_counted(tmp_path):
+    table = Table(tmp_path, declared={"price": "DOUBLE"}, promoted={"price": ("event", "price")})
+    rows = [row(number, event=f'{{"price":{text}}}') for number, text in enumerate(("1", '"1"', "{}"))]
+    with capture_logs() as logs:
+        table.write(rows[:2], rows[2:])
+    assert [each["price"] for each in table.read()] == [1, None, None]
+    assert [each["misfits"] for each in logs if each["event"] == "write committed"] == [2]
 
 
 def test_a_stream_reader_travels_and_follows(table):

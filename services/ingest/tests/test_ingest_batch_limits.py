@@ -7,6 +7,7 @@ from icedb_ingest.flush_choice import FlushChoice
 from icedb_ingest.metrics import IngestMetrics
 from icedb_ingest.settings import IngestSettings
 from icedb_ingest.tasks import IngestTasks
+from icedb_log.feed.feeds import FeedResult
 from icedb_log.ingest.flush import FlushLimits, FlushResult
 from icedb_log.jobs import FlushOutput, SizeClass
 from icedb_sim.fakes.manual_clock import ManualClock
@@ -91,4 +92,5 @@ def test_bad_rows_are_counted_and_told(context):
 
 def test_values_that_do_not_fit_a_promoted_column_are_counted(context):
     context.metrics.record(FlushResult(misfit_count=2), duration_ms=1)
-    assert context.metric("icedb_ingest_promoted_misfits_total") == 2
+    context.metrics.record_feed(FeedResult(misfit_count=3), duration_ms=1)
+    assert context.metric("icedb_ingest_promoted_misfits_total") == 5

@@ -51,6 +51,7 @@ def test_a_commit_wakes_the_views_and_a_feed_takes_it(context):
         "refused": 0,
         "rows_read": 2,
         "rows": 2,
+        "misfits": 0,
         "files": 1,
         "waiting": 0,
         "attached": True,

@@ -1,6 +1,7 @@
 """The task that changes rows, on a store in memory with data files of JSON lines."""
 
 import pytest
+from icedb_log.changes.row_changes import ChangeResult
 from icedb_log.errors import InvalidRequest
 from icedb_log.names import MERGE_CHANGE
 from icedb_log.table.table_config import PartitionField
@@ -44,6 +45,12 @@ def test_a_deletion_says_which_rows_and_files_it_touched(context, tasks):
     assert context.metric("icedb_merge_files_total", direction="in") == 2
     assert context.locked == ["events"]
     assert tasks.change("events", "delete", "n = 2").is_idle
+
+
+def test_values_of_a_rewrite_that_do_not_fit_a_promoted_column_are_counted(context):
+    for key in ("k", None):
+        context.metrics.record_change("rewrite", ChangeResult(committed_key=key, misfit_count=2))
+    assert context.metric("icedb_merge_promoted_misfits_total") == 2
 
 
 def test_a_rewrite_replaces_the_partitions_that_are_named(context, tasks):

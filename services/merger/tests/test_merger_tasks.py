@@ -135,11 +135,11 @@ def test_a_table_is_merged_by_its_configuration_as_it_is_now(context):
 def test_each_figure_of_a_merge_is_counted_as_what_it_is(context):
     figures = MergeResult(
         commit_count=1, group_count=2, input_count=3, output_count=4, input_bytes=5, output_bytes=6, row_count=7,
-        copied_bytes=8, decoded_row_count=9, folded_log_count=10,
+        copied_bytes=8, decoded_row_count=9, folded_log_count=10, misfit_count=11,
     )  # fmt: skip
     context.metrics.record("cold", figures)
-    names = ("commits", "rows", "copied_bytes", "decoded_rows", "folded_log_files")
-    assert [context.metric(f"icedb_merge_{name}_total") for name in names] == [1, 7, 8, 9, 10]
+    names = ("commits", "rows", "copied_bytes", "decoded_rows", "folded_log_files", "promoted_misfits")
+    assert [context.metric(f"icedb_merge_{name}_total") for name in names] == [1, 7, 8, 9, 10, 11]
     for name, counts in (("files", [3, 4]), ("bytes", [5, 6])):
         found = [context.metric(f"icedb_merge_{name}_total", direction=each) for each in ("in", "out")]
         assert found == counts

@@ -335,6 +335,7 @@ class MergedGroup:
         contents: Whether the outputs hold what the inputs hold; nothing is proved where rows were to change.
         copied_bytes: Bytes of row groups that were taken over as they are.
         rows_decoded: Rows of all others.
+        misfit_count: Values of rows for which promoted columns were made that do not fit one, and are NULL there.
     """
 
     group: MergeGroup
@@ -344,6 +345,7 @@ class MergedGroup:
     contents: ContentCheck = ContentCheck()
     copied_bytes: int = 0
     rows_decoded: int = 0
+    misfit_count: int = 0
 
 
 class GroupMerger(Protocol):
@@ -612,6 +614,7 @@ class FeedOutput:
         deferred: Commits that wait for the next feed; never all of them.
         row_count: Rows in ``files``.
         rows_read: Rows of the taken commits.
+        misfit_count: Values of the rows in ``files`` that do not fit a promoted column, and are NULL there.
     """
 
     files: tuple[FileMarker, ...]
@@ -621,6 +624,7 @@ class FeedOutput:
     deferred: tuple[SourceCommit, ...]
     row_count: int
     rows_read: int
+    misfit_count: int = 0
 
 
 class ViewFeeder(Protocol):

@@ -26,15 +26,17 @@ class WrittenFiles(WriterCommitMessage):
     Attributes:
         body: The markers of its data files, as text; ``None`` if it has none.
         problem: Why, if its rows do not fit: the driver says so once, and no task is tried again for it.
+        misfit_count: Values that do not fit a promoted column, and are NULL there.
     """
 
     body: str | None = None
     problem: str | None = None
+    misfit_count: int = 0
 
     @classmethod
-    def of(cls, files: tuple[FileMarker, ...]) -> "WrittenFiles":
+    def of(cls, files: tuple[FileMarker, ...], misfit_count: int) -> "WrittenFiles":
         """Return what a task tells of its data files."""
-        return cls(orjson.dumps(files, default=dict).decode())
+        return cls(orjson.dumps(files, default=dict).decode(), misfit_count=misfit_count)
 
     def read(self) -> tuple[FileMarker, ...]:
         """Return the markers of the data files."""
@@ -56,15 +58,16 @@ def write_files(plan: WritePlan, batches: Iterator[pa.RecordBatch]) -> WrittenFi
     place = plan.options.place
     unit = WriteUnit.of(plan.target, place.engine, time_ms=clock.now_ms())
     try:
-        return WrittenFiles.of(append_unit(unit, batches, place.store.open().store, clock=clock))
+        appended = append_unit(unit, batches, place.store.open().store, clock=clock)
+        return WrittenFiles.of(appended.files, appended.misfit_count)
     except Unavailable:
         raise
     except IceDBError as error:
         return WrittenFiles(problem=str(error))
 
 
-def collect_files(table: str, messages: list[WriterCommitMessage | None]) -> tuple[FileMarker, ...]:
-    """Return the files of all tasks of a write.
+def collect_files(table: str, messages: list[WriterCommitMessage | None]) -> tuple[tuple[FileMarker, ...], int]:
+    """Return the files of all tasks of a write, and how many values do not fit a promoted column.
 
     Raises:
         InvalidRequest: A row of one of them does not fit.
@@ -76,7 +79,7 @@ def collect_files(table: str, messages: list[WriterCommitMessage | None]) -> tup
     problem = next((each.problem for each in written if each.problem is not None), None)
     if problem is not None:
         raise InvalidRequest(problem)
-    return tuple(file for each in written for file in each.read())
+    return tuple(file for each in written for file in each.read()), sum(each.misfit_count for each in written)
 
 
 class IceDBWriter(DataSourceArrowWriter):
@@ -109,7 +112,8 @@ class IceDBWriter(DataSourceArrowWriter):
         from icedb_spark.driver import commit_write  # noqa: PLC0415 - only the driver needs it
 
         table = self._plan.target.paths.name
-        commit_write(self._plan, collect_files(table, messages))
+        files, misfit_count = collect_files(table, messages)
+        commit_write(self._plan, files, misfit_count=misfit_count)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Leave the files to the orphan sweep (J6): only the janitor deletes, and a commit may have landed."""

@@ -135,12 +135,15 @@ def _read_columns(schema: Any, table: Table, known: Mapping[str, str]) -> dict[s
     return columns
 
 
-def commit_write(plan: WritePlan, files: tuple[FileMarker, ...], *, key: str | None = None) -> None:
+def commit_write(
+    plan: WritePlan, files: tuple[FileMarker, ...], *, misfit_count: int = 0, key: str | None = None
+) -> None:
     """Make the files of a write live: one commit, or nothing.
 
     Args:
         plan: What was checked before any task ran.
         files: What the tasks wrote.
+        misfit_count: Values in them that do not fit a promoted column, for the log.
         key: The name under which a repetition counts once; ``None``: what :attr:`WriteOptions.write_id` says.
 
     Raises as :meth:`~icedb_spark.batch_write.IceDBWriter.commit`.
@@ -177,6 +180,7 @@ def commit_write(plan: WritePlan, files: tuple[FileMarker, ...], *, key: str | N
         batch_id=job.batch_id,
         files=len(job.files),
         rows=sum(marker.row_count or 0 for marker in job.files),
+        misfits=misfit_count,
         is_duplicate=result.is_duplicate,
     )
 

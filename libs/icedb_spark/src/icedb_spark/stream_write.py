@@ -55,7 +55,7 @@ class IceDBStreamWriter(DataSourceStreamArrowWriter):
         if not query_id:
             raise InvalidRequest("Spark does not tell its tasks the query's id: use foreachBatch with a writeId")
         written = write_files(self._plan, iterator)
-        return EpochFiles(written.body, written.problem, query_id, self._plan)
+        return EpochFiles(written.body, written.problem, written.misfit_count, query_id, self._plan)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - PySpark's name
         """Make the files of all tasks live: one commit, or nothing. Idempotent for a query and number, for a day.
@@ -64,11 +64,11 @@ class IceDBStreamWriter(DataSourceStreamArrowWriter):
         """
         from icedb_spark.driver import commit_write  # noqa: PLC0415 - only the driver needs it
 
-        files = collect_files(self._plan.target.paths.name, messages)
+        files, misfit_count = collect_files(self._plan.target.paths.name, messages)
         first = next((each for each in messages if isinstance(each, EpochFiles)), None)
         if first is None or first.plan is None or not files:
             return
-        commit_write(first.plan, files, key=f"spark stream {first.query_id} {batchId}")
+        commit_write(first.plan, files, misfit_count=misfit_count, key=f"spark stream {first.query_id} {batchId}")
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - PySpark's name
         """Leave the files to the orphan sweep (J6), as a batch write does."""

@@ -115,6 +115,7 @@ class IngestMetrics(SparkWorkerMetrics):
         self.feed_commits.labels("taken").inc(result.commit_count)
         self.feed_commits.labels("refused").inc(len(result.refused))
         self.feed_rows_read.inc(result.rows_read)
+        self.misfits.inc(result.misfit_count)
         self._record_live(result, 1 if result.committed_key else 0)
 
     def record_import(self, result: ImportResult) -> None:

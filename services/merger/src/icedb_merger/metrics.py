@@ -51,6 +51,10 @@ class MergeMetrics(SparkWorkerMetrics):
             "icedb_merge_copied_bytes_total", "Bytes of row groups that merges took over as they are, without decoding"
         )
         self.decoded = make.counter("icedb_merge_decoded_rows_total", "Rows that merges decoded and sorted")
+        self.misfits = make.counter(
+            "icedb_merge_promoted_misfits_total",
+            "Values that do not fit a promoted column, in rows that rewrites made and that backfills gave the column",
+        )
         self.checks = make.counter(
             "icedb_merge_content_checks_total",
             "Nulls and bounds of columns, compared between inputs and outputs of a merge by their footers; unproven: a "
@@ -118,6 +122,7 @@ class MergeMetrics(SparkWorkerMetrics):
         self.moved.labels("in").inc(result.input_bytes)
         self.moved.labels("out").inc(result.output_bytes)
         self.rows.inc(max(0, result.rows_read - result.rows_removed))
+        self.misfits.inc(result.misfit_count)
 
     def record_removal(self, cause: Literal["drop", "retention"], removal: RemovalResult) -> None:
         """Count what one commit removed."""
@@ -144,4 +149,5 @@ class MergeMetrics(SparkWorkerMetrics):
         self.rows.inc(result.row_count)
         self.copied.inc(result.copied_bytes)
         self.decoded.inc(result.decoded_row_count)
+        self.misfits.inc(result.misfit_count)
         self.folded.inc(result.folded_log_count)

@@ -46,6 +46,7 @@ class FeedDriver(Driver):
             deferred=len(output.deferred),
             rows_read=output.rows_read,
             rows=output.row_count,
+            misfits=output.misfit_count,
             files=len(output.files),
             duration_ms=self._clock.monotonic_ms() - started_ms,
         )
@@ -82,4 +83,5 @@ def _unite(
         row_count=row_count,
         # Each task compares what it reads of a file with what the file's log file says.
         rows_read=sum(marker.row_count or 0 for commit in taken for marker in commit.files),
+        misfit_count=sum(result.misfit_count for result in made),
     )

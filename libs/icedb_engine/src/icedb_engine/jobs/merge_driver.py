@@ -66,6 +66,7 @@ class MergeDriver(Driver):
             rows=sum(group.rows_read for group in merged),
             rows_decoded=sum(group.rows_decoded for group in merged),
             bytes_copied=sum(group.copied_bytes for group in merged),
+            misfits=sum(group.misfit_count for group in merged),
             duration_ms=self._clock.monotonic_ms() - started_ms,
         )
         return tuple(merged)

@@ -115,6 +115,7 @@ class RangedMerge:
             contents=compare_contents(self.inputs, after, self.columns),
             copied_bytes=sum(each.copied_bytes for each in done),
             rows_decoded=sum(each.rows_decoded for each in done),
+            misfit_count=sum(each.misfit_count for each in done),
         )
 
 

@@ -12,13 +12,14 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from icedb_log.log.widening import fixed_columns
 from icedb_log.model import FileMarker
 from icedb_log.table.table_config import TableConfig
 
 from icedb_engine.arrow_types import make_schema, number_columns
-from icedb_engine.reading.promoted import Promoted
+from icedb_engine.reading.promoted import MISFITS, Promoted
 from icedb_engine.reading.types import Form
 from icedb_engine.writing.encodings import encode_rows
 from icedb_engine.writing.parquet_join import MAGIC, FooterJoiner, SourceChunk, parse_file
@@ -33,10 +34,12 @@ class Filler:
         inputs: The data files.
         found: Columns of the schema that one of them has.
         open_engine: Opens an engine, when it is needed first.
+        thread_count: How many pieces of some rows are worked on at once.
 
     Attributes:
         columns: Columns of the outputs, with types, in the order of the schema.
         made: Those of them that some input lacks.
+        misfit_count: Values that do not fit one of these, by now.
     """
 
     def __init__(
@@ -46,15 +49,19 @@ class Filler:
         inputs: Iterable[FileMarker],
         found: Collection[str],
         open_engine: Callable[[], AbstractContextManager[Any]],
+        *,
+        thread_count: int,
     ) -> None:
         fixed = fixed_columns(config)  # rows of another writer: they are not sorted by what they lack
         lacking = list(config.promoted.items())[min(marker.promoted_count for marker in inputs) :]
         paths = {column: path for column, path in lacking if path and path[0] in found and column not in fixed}
         self.made: Final[Mapping[str, str]] = {column: schema[column] for column in paths}
         self.columns = {name: kind for name, kind in schema.items() if name in found or name in self.made}
+        self.misfit_count = 0
         self._config = config
         self._places = {column: place for place, column in enumerate(config.promoted)}
         self._open_engine = open_engine
+        self._thread_count = thread_count
         self._engine: Any = None
         self._stack = ExitStack()
         self._lock = Lock()
@@ -104,7 +111,11 @@ class Filler:
         names, _ = number_columns({**dict.fromkeys(texts, "VARCHAR"), **types})
         only = self._config.model_copy(update={"promoted": paths})
         promoted = Promoted(only, dict.fromkeys(texts, Form.VARCHAR), names.__getitem__)
-        found = promoted.make(rows.select(texts).rename_columns([names[name] for name in texts]), self._open_cursor)
+        given = rows.select(texts).rename_columns([names[name] for name in texts])
+        found = promoted.make(given, self._open_cursor, thread_count=self._thread_count)
+        if promoted.has_misfits:
+            with self._lock:
+                self.misfit_count += pc.sum(found[MISFITS], min_count=0).as_py()
         schema = make_schema(types)
         nulls = {column: pa.nulls(rows.num_rows, kind) for column, kind in zip(columns, schema.types, strict=True)}
         return pa.table({**nulls, **{column: found[names[column]] for column in promoted.types}}).cast(schema)

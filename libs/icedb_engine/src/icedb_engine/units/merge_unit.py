@@ -38,7 +38,7 @@ from icedb_engine.engine import CapturedRows, open_engine, open_scratch
 from icedb_engine.limits import EngineLimits
 from icedb_engine.reading.data_files import SMALL_FILE_BYTES, DataFiles
 from icedb_engine.reading.filling import Filler
-from icedb_engine.reading.promoted import Promoted
+from icedb_engine.reading.promoted import MISFITS, Promoted
 from icedb_engine.sql import quote_name, sort_sql
 from icedb_engine.sql.checks import VIEWS, WORDS, check_row_condition, read_change
 from icedb_engine.sql.columns import ROWS_VIEW
@@ -132,6 +132,7 @@ class _Rewritten:
         outputs: The new ones.
         contents: What the footers of the new ones say, by path, as they are on disk; nothing of a deletion's.
         made: Promoted columns that an input lacked (S4).
+        misfit_count: Values that do not fit one of these.
     """
 
     inputs: DataFiles
@@ -139,6 +140,7 @@ class _Rewritten:
     outputs: tuple[FileMarker, ...]
     contents: Mapping[str, Footer | None]
     made: Collection[str]
+    misfit_count: int
 
     def as_group(self, unit: MergeUnit) -> MergedGroup:
         """Return it as the committer takes it."""
@@ -148,6 +150,7 @@ class _Rewritten:
             self.inputs.row_count,
             copied_bytes=sum(run.size_bytes for run in self.runs if run.is_copied),
             rows_decoded=sum(run.row_count for run in self.runs if not run.is_copied),
+            misfit_count=self.misfit_count,
         )
 
 
@@ -180,7 +183,8 @@ def _rewrite(
     inputs = DataFiles(replace(unit, group=read), scratch / "in", open_it)
     inputs.fetch(store, in_memory=is_small, few_rows=few_rows)
     found: Collection[str] = inputs.unite_columns()
-    filler = Filler(unit.config, schema, read.inputs, found if unit.range is None else unit.range.columns, open_it)
+    found = found if unit.range is None else unit.range.columns
+    filler = Filler(unit.config, schema, read.inputs, found, open_it, thread_count=unit.engine.thread_count)
     columns = filler.columns
     writer = _make_writer(unit, columns, store, clock, scratch=scratch)
     maker = PieceMaker(columns, writer.layout.sort_columns, writer.layout.stats_columns)
@@ -197,7 +201,7 @@ def _rewrite(
         closing(_write_runs(inputs, runs, filler, pool, kept=kept)) as parts,
     ):
         outputs = writer.write_partition(parts, contents_of=unit.schema if kept is None else None)
-        return _Rewritten(inputs, runs, outputs, writer.contents, filler.made)
+        return _Rewritten(inputs, runs, outputs, writer.contents, filler.made, filler.misfit_count)
 
 
 def cut_pieces(pieces: Iterable[Piece], told: MergeRange) -> list[Piece]:
@@ -350,23 +354,26 @@ class _ChangeRun:
     def query(self) -> MergedGroup:
         """Write what the query makes of the rows; of half of the files at a time, and so on, where that suits it."""
         waiting = [self._unit.group.inputs]
-        outputs: list[FileMarker] = []
-        row_count = 0
+        done: list[MergedGroup] = []
         while waiting:
             inputs = waiting.pop()
             try:
-                made, read_count = self._query(inputs)
+                done.append(self._query(inputs))
             except QueryTooLarge:
                 if self._change.kind != "merge_query" or len(inputs) == 1:
                     raise
                 half = len(inputs) // 2  # associative, hence right over any part of a group
                 waiting += [inputs[half:], inputs[:half]]
-                continue
-            outputs += made
-            row_count += read_count
-        return MergedGroup(self._unit.group, tuple(outputs), row_count, None, rows_decoded=row_count)
+        return MergedGroup(
+            self._unit.group,
+            tuple(marker for each in done for marker in each.outputs),
+            sum(each.rows_read for each in done),
+            None,
+            rows_decoded=sum(each.rows_decoded for each in done),
+            misfit_count=sum(each.misfit_count for each in done),
+        )
 
-    def _query(self, inputs: Sequence[FileMarker]) -> tuple[tuple[FileMarker, ...], int]:
+    def _query(self, inputs: Sequence[FileMarker]) -> MergedGroup:
         unit, view = self._unit, VIEWS[self._change.kind]
         with closing_rows(self._read(inputs)) as chunks:
             row_count = self._process.load(view, unit.schema, map(_without_ordinal, chunks))
@@ -374,7 +381,9 @@ class _ChangeRun:
         columns = sorted(self._columns, key=lambda column: order_of[column.name])
         made = self._process.select(self._change.sql, [column.expression for column in columns], relation=view)
         types = {column.name: column.sql_type for column in columns}
-        return self._write(made, types), row_count
+        outputs, misfit_count = self._write(made, types)
+        group = MergeGroup(unit.group.partition, inputs)
+        return MergedGroup(group, outputs, row_count, None, rows_decoded=row_count, misfit_count=misfit_count)
 
     def _read(self, inputs: Iterable[FileMarker]) -> Generator[pa.RecordBatch, None, None]:
         unit = self._unit
@@ -386,8 +395,10 @@ class _ChangeRun:
         )
         return read_files(read, self._store)
 
-    def _write(self, rows: Iterable[pa.RecordBatch], given: Mapping[str, str]) -> tuple[FileMarker, ...]:
+    def _write(self, rows: Iterable[pa.RecordBatch], given: Mapping[str, str]) -> tuple[tuple[FileMarker, ...], int]:
         """Add promoted columns to rows, sort and upload them; see that they lie in the group's partition.
+
+        Returns the data files, and how many values do not fit a promoted column.
 
         Args:
             rows: What the query gives.
@@ -400,14 +411,19 @@ class _ChangeRun:
         fields = [each for each in self._unit.config.partition if each.column in columns]
         outputs = [f"{column} AS {quote_name(name)}" for name, column in names.items()]
         outputs += [transform_sql(field, names[field.column], columns[field.column]) for field in fields]
+        outputs += [MISFITS] if promoted.has_misfits else []
         order = ", ".join(sort_sql(names[name], columns[name]) for name in self._unit.config.sort if name in names)
         query = f"SELECT {', '.join(outputs)} FROM ({promoted.select('rows')}){order and ' ORDER BY '}{order}"  # noqa: S608
-        captured = CapturedRows(rows)
+        captured, misfit_counts = CapturedRows(rows), list[int]()
         writer = _make_writer(self._unit, columns, self._store, self._clock, scratch=self._scratch)
         with open_engine(self._limits, self._scratch) as engine, captured.raising():
             engine.register("rows", pa.RecordBatchReader.from_batches(schema, (fit(each, schema) for each in captured)))
             engine.execute(query)
-            return writer.write_partition(self._check_places(columns, fields, engine.to_arrow_reader(ROWS_PER_CHUNK)))
+            chunks: Iterable[pa.RecordBatch] = engine.to_arrow_reader(ROWS_PER_CHUNK)
+            if promoted.has_misfits:
+                chunks = _note_last(chunks, misfit_counts)
+            files = writer.write_partition(self._check_places(columns, fields, chunks))
+            return files, sum(misfit_counts)
 
     def _check_places(
         self, columns: Mapping[str, str], fields: list[Any], chunks: Iterable[pa.RecordBatch]
@@ -435,6 +451,13 @@ class _ChangeRun:
             f"= {str(value)[:_SHOWN_CHARS]!r}, and {goes} (partition {field}): a query must leave each row in its "
             f"partition; keep {field.column!r} as it is, or leave such rows out. Nothing was changed"
         )
+
+
+def _note_last(chunks: Iterable[pa.RecordBatch], sums: list[int]) -> Iterator[pa.RecordBatch]:
+    """Pass rows on, and note the sum of their last column."""
+    for chunk in chunks:
+        sums.append(pc.sum(chunk.column(chunk.num_columns - 1), min_count=0).as_py())
+        yield chunk
 
 
 def _without_ordinal(chunk: pa.RecordBatch) -> pa.RecordBatch:

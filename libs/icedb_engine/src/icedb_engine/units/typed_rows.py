@@ -8,7 +8,7 @@ are orphans (J5).
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -148,10 +148,21 @@ def open_typed_rows(
         yield TypedRows(replace(unit, schema=types), engine, what, has_misfits=promoted.has_misfits)
 
 
-def append_unit(
-    unit: WriteUnit, chunks: Iterable[pa.RecordBatch], store: ObjectStore, *, clock: Clock
-) -> tuple[FileMarker, ...]:
-    """Sort rows and upload them; return the markers of the new data files.
+@dataclass(frozen=True, slots=True)
+class AppendedRows:
+    """What a write made of rows.
+
+    Attributes:
+        files: The new data files.
+        misfit_count: Values that do not fit a promoted column, and are NULL there.
+    """
+
+    files: tuple[FileMarker, ...]
+    misfit_count: int
+
+
+def append_unit(unit: WriteUnit, chunks: Iterable[pa.RecordBatch], store: ObjectStore, *, clock: Clock) -> AppendedRows:
+    """Sort rows and upload them.
 
     Not idempotent: each call makes new files under fresh names. After an error uploaded files are orphans (J5).
 
@@ -173,7 +184,7 @@ def append_unit(
     ):
         files = typed.write(store, clock=clock, folder=scratch / "out")
         require_parity(unit.paths, read_count=typed.row_count, files=files)
-        return files
+        return AppendedRows(files, typed.misfit_count)
 
 
 def _fit_all(unit: WriteUnit, chunks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

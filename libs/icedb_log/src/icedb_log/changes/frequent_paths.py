@@ -35,7 +35,7 @@ def promote_by_sample(table: Table, sampler: TextSampler) -> Table:
     """
     config = table.config
     columns = dict.fromkeys(path[0] for path in config.promoted_below)
-    if not columns or len(config.promoted) >= config.promote_limit:
+    if not columns or config.promote_room <= 0:
         return table
     snapshot = fold(table.read_log())
     created = (made_ms for chunk in snapshot.live.chunks for made_ms in chunk.created())

@@ -48,6 +48,7 @@ class ChangeResult:
         rows_read: Rows in the dead ones, by the log where it says so.
         rows_removed: Rows that are gone; for a rewrite, rows read less rows written (below zero if the query makes
             more of them; 0 for a dry run, which runs no query).
+        misfit_count: Values of the rows that a rewrite made which do not fit a promoted column, and are NULL there.
         scanned_count: Data files in which rows were counted; ``None`` for a rewrite.
         partitions: Encoded partition paths that changed, ascending.
         removed_paths: Data files that died, ascending.
@@ -61,6 +62,7 @@ class ChangeResult:
     output_count: int = 0
     rows_read: int = 0
     rows_removed: int = 0
+    misfit_count: int = 0
     scanned_count: int | None = None
     partitions: tuple[str, ...] = ()
     removed_paths: tuple[str, ...] = ()
@@ -78,6 +80,7 @@ class ChangeResult:
         return {
             "rows_removed": self.rows_removed,
             "rows_read": self.rows_read,
+            "misfits": self.misfit_count,
             **scanned,
             "files_rewritten": self.file_count,
             "files_written": self.output_count,
@@ -266,6 +269,7 @@ class _Run:
             output_count=len(outputs),
             rows_read=rows_read,
             rows_removed=rows_read - sum(marker.row_count or 0 for marker in outputs),
+            misfit_count=sum(group.misfit_count for group in merged),
             output_bytes=sum(marker.size_bytes for marker in outputs),
         )
 

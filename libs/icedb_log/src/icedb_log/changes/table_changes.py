@@ -200,7 +200,7 @@ def choose_paths(
             continue
         if column.lower() in taken or len(column.encode()) > MAX_COLUMN_NAME_BYTES:
             continue
-        if len(config.promoted) + len(found) >= config.promote_limit:
+        if len(found) >= config.promote_room:
             break
         found[column] = each
         taken.add(column.lower())

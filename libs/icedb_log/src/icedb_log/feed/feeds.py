@@ -64,6 +64,7 @@ class FeedResult:
         commit_count: Commits of the source whose rows the view has now.
         rows_read: Their rows.
         row_count: Rows that the query made of them.
+        misfit_count: Values of these that do not fit a promoted column of the view, and are NULL there.
         file_count: Data files that the view got.
         size_bytes: Bytes of these data files.
         refused: Commits of the source that the query cannot take.
@@ -76,6 +77,7 @@ class FeedResult:
     commit_count: int = 0
     rows_read: int = 0
     row_count: int = 0
+    misfit_count: int = 0
     file_count: int = 0
     size_bytes: int = 0
     refused: tuple[RefusedCommit, ...] = ()
@@ -110,6 +112,7 @@ class FeedRun:
             "refused": len(refused),
             "rows_read": sum(each.rows_read for each in results),
             "rows": sum(each.row_count for each in results),
+            "misfits": sum(each.misfit_count for each in results),
             "files": sum(each.file_count for each in results),
             "waiting": results[-1].waiting_count if results else 0,
             "attached": all(each.is_attached for each in results),
@@ -215,6 +218,7 @@ class _FeedRun:
             commit_count=len(output.taken),
             rows_read=output.rows_read,
             row_count=output.row_count,
+            misfit_count=output.misfit_count,
             file_count=len(output.files),
             size_bytes=sum(marker.size_bytes for marker in output.files),
             refused=output.refused,

@@ -35,6 +35,7 @@ class MergeResult:
         row_count: Rows in the new ones.
         copied_bytes: Bytes of the dead ones that were taken over as they are, without decoding.
         decoded_row_count: Rows that were decoded and sorted.
+        misfit_count: Values of rows that got promoted columns which do not fit one, and are NULL there.
         folded_log_count: Log files that the commits replace.
         has_more: Whether the run's bounds, its time, or a change by others left work for another run.
     """
@@ -49,6 +50,7 @@ class MergeResult:
     row_count: int = 0
     copied_bytes: int = 0
     decoded_row_count: int = 0
+    misfit_count: int = 0
     folded_log_count: int = 0
     has_more: bool = False
 
@@ -74,6 +76,7 @@ class MergeResult:
             "rows": self.row_count,
             "bytes_copied": self.copied_bytes,
             "rows_decoded": self.decoded_row_count,
+            "misfits": self.misfit_count,
             "folded_log_files": self.folded_log_count,
             "has_more": self.has_more,
         }
@@ -201,5 +204,6 @@ def _result(merged: Sequence[MergedGroup], committed: Exchanged) -> MergeResult:
         row_count=sum(marker.row_count or 0 for marker in outputs),
         copied_bytes=sum(group.copied_bytes for group in merged),
         decoded_row_count=sum(group.rows_decoded for group in merged),
+        misfit_count=sum(group.misfit_count for group in merged),
         folded_log_count=committed.replaced_log_count,
     )

@@ -513,6 +513,12 @@ class TableConfig(_Model):
         """Return the promoted columns, with types, that the log's schema lacks: data files may have them (S4)."""
         return {column: self.declared[column] for column in self.promoted if column not in schema}
 
+    @property
+    def promote_room(self) -> int:
+        """How many paths may still be promoted by themselves; not above zero: none."""
+        filled_count = sum(map(bool, self.promoted.values()))
+        return min(self.promote_limit - filled_count, MAX_PROMOTED - len(self.promoted))
+
     def count_promoted(self, columns: Collection[str] | None = None) -> int:
         """Return how many promoted paths, from the first on, have to be counted to have all that are filled (S4).
 
