@@ -1,4 +1,4 @@
-"""``icedb describe``, ``head`` and ``query``: what people read on a terminal, programs in a pipe, and files hold."""
+"""``icedb describe`` and ``query``: what people read on a terminal, programs in a pipe, and files hold."""
 
 import csv
 import io
@@ -87,18 +87,6 @@ def test_describe_says_what_is_known_and_how_well(icedb):
         "n": "unknown",
     }
     assert "did you mean events?" in icedb("describe", "evnts", code=3)
-
-
-def test_head_gives_the_newest_rows(icedb):
-    lines = icedb("head", "events", "--limit", "2").splitlines()
-    assert [line.split()[:2] for line in lines] == [
-        ["ts", "event"],
-        ["2026-01-03", "00:04:59"],
-        ["2026-01-03", "00:04:58"],
-    ]
-    found = json.loads(icedb("head", "events", "-o", "json"))
-    assert (found["row_count"], found["rows"][0]["n"], found["rows"][9]["n"]) == (10, 299, 290)
-    assert "--limit" in icedb("head", "events", "--limit", "0", code=2)
 
 
 def test_each_format_holds_the_rows(icedb, tmp_path):

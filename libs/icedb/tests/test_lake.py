@@ -451,7 +451,6 @@ def test_icedb_work_does_what_is_due_and_says_it(run_icedb, folder):
 def test_a_first_look_at_a_table(lake):
     events = lake.create_table("looks", partition=["d=day(ts)"], sort=["ts"])
     events.append([{"ts": f"2026-01-02T00:00:0{second}Z", "n": second % 2} for second in range(5)])
-    assert [row[0].second for row in events.head(2).fetchall()] == [4, 3]
     found = {column.name: column for column in events.describe(files=0).columns}
     assert (found["ts"].min.second, found["ts"].max.second, found["ts"].range_known) == (0, 4, "exact")
     assert found["n"].range_known == "unknown"

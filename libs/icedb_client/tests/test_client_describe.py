@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from icedb_client import Client
-from icedb_client.describe import DISTINCT_AT_ONCE, HEAD_FILES, _count_distinct, _Facts, plan_head
+from icedb_client.describe import DISTINCT_AT_ONCE, _count_distinct, _Facts
 from icedb_log.errors import InvalidRequest, Unavailable
 from icedb_sim.rigs.parquet_warehouse import ParquetWarehouse
 
@@ -145,7 +145,6 @@ def test_a_table_without_rows_has_columns_of_which_nothing_is_known(add, events)
     found = events().describe()
     assert (found.source, found.row_count, found.file_count, found.partitions) == ("log", 0, 0, ())
     assert {(each.nulls_known, each.distinct_known, each.range_known) for each in found.columns} == {("unknown",) * 3}
-    assert events().head().fetchall() == []
 
 
 @pytest.mark.parametrize("asked", [{"files": -1}, {"files": 10_001}])
@@ -154,42 +153,6 @@ def test_bounds_of_what_is_opened(add, events, asked):
         events().describe(**asked)
     with pytest.raises(InvalidRequest, match="without where"):
         events(where="true").describe()
-    for rows in (0, 100_001):
-        with pytest.raises(InvalidRequest, match="give 1 to 100,000"):
-            events().head(rows)
-
-
-def test_the_newest_rows_come_from_as_few_files_as_have_them(add, events):
-    for day in range(1, 10):
-        add(f"2026-01-0{day}", rows=10)
-    plan = plan_head(events(), 10)
-    assert [file.partition["d"] for file in plan.snapshot.files] == ["2026-01-09"]
-    assert (plan.order_by, plan.is_certain) == ("ts", True)
-    times = [row[0].isoformat() for row in events().head(3).fetchall()]
-    assert times == ["2026-01-09T00:00:09", "2026-01-09T00:00:08", "2026-01-09T00:00:07"]
-    plan = plan_head(events(), 11)
-    assert [file.partition["d"] for file in plan.snapshot.files] == ["2026-01-08", "2026-01-09"]
-    plan = plan_head(events(), 1000)
-    assert len(plan.snapshot.files) == HEAD_FILES
-    assert not plan.is_certain
-    plan = plan_head(events(where="n = 1"), 5)
-    assert len(plan.snapshot.files) == HEAD_FILES
-    assert not plan.is_certain
-
-
-def test_a_file_of_unknown_times_makes_nothing_certain(add, events):
-    add(rows=10)
-    add("2026-01-03", rows=10, told=False)
-    plan = plan_head(events(), 5)
-    assert (plan.order_by, plan.is_certain) == ("ts", False)
-
-
-def test_without_known_times_rows_come_from_the_files_made_last(add, events):
-    for _ in range(HEAD_FILES + 1):
-        add(told=False, rows=10)
-    plan = plan_head(events(), 5)
-    assert (plan.order_by, plan.is_certain, len(plan.snapshot.files)) == (None, False, HEAD_FILES)
-    assert len(events().head(5).fetchall()) == 5
 
 
 class Recorder:

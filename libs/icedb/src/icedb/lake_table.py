@@ -25,7 +25,6 @@ from icedb.table_writer import TableWriter
 
 if TYPE_CHECKING:
     from icedb_client.describe import TableDescription
-    from icedb_client.duck import Rows
 
 
 class LakeTable(TableWriter):
@@ -46,10 +45,6 @@ class LakeTable(TableWriter):
     def describe(self, *, files: int = 100, scan: bool | None = None) -> "TableDescription":
         """Return what is in each column; see :meth:`icedb_client.snapshots.Snapshot.describe`."""
         return self.lake.client.snapshot(self.name, bounds=True).describe(files=files, scan=scan)
-
-    def head(self, rows: int = 10) -> "Rows":
-        """Return some of the newest rows; see :meth:`icedb_client.snapshots.Snapshot.head`."""
-        return self.lake.client.snapshot(self.name, bounds=True).head(rows)
 
     def snapshot(
         self,

@@ -154,7 +154,6 @@ class AsyncSnapshot:
     to_pandas = in_thread(Snapshot.to_pandas)
     to_polars = in_thread(Snapshot.to_polars)
     describe = in_thread(Snapshot.describe)
-    head = in_thread(Snapshot.head)
     duckdb = in_thread(Snapshot.duckdb)
     sql = in_thread(Snapshot.sql)
     held = entering_in_thread(Snapshot.held, lambda nothing: nothing)

@@ -1,4 +1,4 @@
-"""A first look at a table: what is in its columns, and some of its newest rows.
+"""A first look at a table: what is in its columns.
 
 Figures come from what is written down already: the log has bounds and nulls of the columns that a table is partitioned
 or sorted by, the footers of data files have those of all others. The number of distinct values is in neither: the
@@ -9,7 +9,6 @@ text is seen in a sample of the rows, a bounded number.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from heapq import nlargest
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from icedb_log.errors import InvalidRequest
@@ -18,14 +17,12 @@ from icedb_log.table.path_shares import PathShare, find_path_shares
 from icedb_log.texts import quote_name, quote_text
 from icedb_log.units import MIB
 
-from icedb_client.duck import checked_types, explained, interruptible, lock, open_duckdb, prepare, run, select_from
+from icedb_client.duck import checked_types, explained, interruptible, lock, open_duckdb, prepare, select_from
 from icedb_client.file_list import PickedFiles
 from icedb_client.requests import SnapshotFiles
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
-
-    from icedb_client.duck import Rows
 
 Known = Literal["exact", "bound", "estimate", "unknown"]
 """How well a figure is known. ``bound``: no value lies outside, or there are at least so many. ``estimate``: it is that
@@ -36,8 +33,6 @@ MAX_FILES: Final = 10_000
 SMALL_ROWS: Final = 100_000
 SMALL_BYTES: Final = 16 * MIB
 """A table of so many rows and bytes at most is small: its rows are read without being asked for."""
-HEAD_FILES: Final = 8
-MAX_HEAD_ROWS: Final = 100_000
 _BOOLEAN_VALUES: Final = 2
 SAMPLED_FILES: Final = 4
 SAMPLED_TEXTS: Final = 512
@@ -371,55 +366,3 @@ def _count_distinct(con: "DuckDBPyConnection", picked: SnapshotFiles, facts: Map
         counts = con.execute(f"SELECT {asked} FROM ({rows})").fetchone() or ()  # noqa: S608
         for name, count in zip(some, counts, strict=True):
             facts[name].distinct, facts[name].distinct_known = count, "exact"
-
-
-@dataclass(frozen=True, slots=True)
-class Head:
-    """Which rows a first look gives.
-
-    Attributes:
-        snapshot: The files that are read, and no others.
-        limit: How many rows.
-        order_by: The column by which they are the newest, which come first; ``None``: some rows.
-        is_certain: Whether no file that is not read can have a newer row.
-    """
-
-    snapshot: SnapshotFiles
-    limit: int
-    order_by: str | None
-    is_certain: bool
-
-    def read(self) -> "Rows":
-        """Return the rows."""
-        order = "" if self.order_by is None else f" ORDER BY {quote_name(self.order_by)} DESC NULLS LAST"
-        table = self.snapshot.table
-        return run(f"FROM {quote_name(table)}{order} LIMIT {self.limit}", {table: self.snapshot})
-
-
-def plan_head(snapshot: SnapshotFiles, rows: int) -> Head:
-    """Return which files :meth:`Snapshot.head` reads: those with the latest times, as the log has them."""
-    if not 1 <= rows <= MAX_HEAD_ROWS:
-        raise InvalidRequest(f"rows={rows}: give 1 to {MAX_HEAD_ROWS:,}")
-    listed = snapshot.files.to_arrow()
-    has_bounds = set(listed.column_names)
-    times = (name for name, sql_type in snapshot.schema.items() if sql_type in ("TIMESTAMP", "DATE"))
-    order_by = next((name for name in times if f"max.{name}" in has_bounds), None)
-    created = listed["created_ms"].to_pylist()
-    lows, highs = (
-        [None] * len(created) if order_by is None else listed[f"{bound}.{order_by}"].to_pylist()
-        for bound in ("min", "max")
-    )
-    latest = nlargest(HEAD_FILES + 1, range(len(created)), key=lambda at: (highs[at] or "", created[at]))
-    picked: list[int] = []
-    is_certain = len(latest) <= HEAD_FILES
-    for at in latest:
-        newer = sum(
-            listed["row_count"][each].as_py() or 0 for each in picked if (lows[each] or "") >= (highs[at] or "~")
-        )
-        if (newer >= rows and snapshot.where is None) or len(picked) == HEAD_FILES:
-            is_certain = newer >= rows and snapshot.where is None
-            break
-        picked.append(at)
-    files = PickedFiles(snapshot.files[at] for at in sorted(picked))
-    order_by = order_by if any(highs) else None
-    return Head(replace(snapshot, files=files), rows, order_by, is_certain and all(highs))

@@ -159,21 +159,6 @@ class Snapshot(SnapshotFiles):
         found: TableDescription = _describing().describe_snapshot(self, files=files, scan=scan)
         return found
 
-    def head(self, rows: int = 10) -> "Rows":
-        """Return some of the newest rows, from at most eight data files.
-
-        With ``bounds=True`` the files with the latest times are read, and rows come newest first; else some rows of the
-        files that were made last. What is called newest is so by the first time column that the table is partitioned or
-        sorted by.
-
-        Args:
-            rows: How many, 1 to 100,000.
-
-        Raises as :meth:`describe`.
-        """
-        found: Rows = _describing().plan_head(self, rows).read()
-        return found
-
     def held(self) -> "AbstractContextManager[None]":
         """Hold the files while a reader of your own reads them, if that may outlast the grace period.
 

@@ -1,9 +1,9 @@
-"""``icedb describe`` and ``icedb head``: a first look at a table."""
+"""``icedb describe``: a first look at a table."""
 
 from dataclasses import asdict
 from typing import Final
 
-from icedb_client.describe import ColumnDescription, Known, TableDescription, plan_head
+from icedb_client.describe import ColumnDescription, Known, TableDescription
 from icedb_log.table.promoted_paths import spell_path
 
 from icedb.cli.output import (
@@ -17,7 +17,7 @@ from icedb.cli.output import (
     print_table,
 )
 from icedb.cli.read_times import AsOf, TagOption, maybe_time
-from icedb.cli.rows import ROW_FORMATS, answer_rows, print_rows, to_text
+from icedb.cli.rows import print_rows, to_text
 from icedb.cli.runner import Run, TableName, command, option
 
 _SIGNS: Final[dict[Known, str]] = {"exact": "", "bound": "≥ ", "estimate": "~ ", "unknown": ""}
@@ -127,23 +127,3 @@ def _per_cent(share: float) -> str:
     if share in (0, 1):
         return f"{share * _PER_CENT:.0f} %"
     return f"{min(max(share * _PER_CENT, 0.01), 99.99):.2f} %"
-
-
-@command(gives=ROW_FORMATS)
-def head(
-    run: Run,
-    *,
-    table: TableName,
-    limit: int = option("--limit", "How many rows.", 10, min=1),
-) -> None:
-    """Show some of the newest rows, by the first time column that the table is partitioned or sorted by."""
-    found = run.client.snapshot(table, bounds=True)
-    plan = plan_head(found, limit)
-    read = f"{format_count(len(plan.snapshot.files))} of {count_of(len(found.files), 'data file')}"
-    if plan.order_by is None:
-        words = f"some rows of the files made last: {read} read"
-    else:
-        words = f"{'the newest' if plan.is_certain else 'among the newest'} by {plan.order_by}: {read} read"
-    with plan.read() as found_rows:
-        answer_rows(run, found_rows, {table: found}, most=limit)
-    print_note(words)
