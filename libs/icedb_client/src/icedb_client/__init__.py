@@ -4,7 +4,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from icedb_client.async_client import AsyncClient, AsyncSnapshot
     from icedb_client.client import Client, QueryResult
     from icedb_client.delivery import Undelivered, Wait
     from icedb_client.describe import ColumnDescription, TableDescription
@@ -15,8 +14,6 @@ if TYPE_CHECKING:
     from icedb_client.transport import CommitReport, EnqueuedBatch
 
 __all__ = [
-    "AsyncClient",
-    "AsyncSnapshot",
     "BufferFull",
     "Changes",
     "Client",
@@ -41,8 +38,6 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "AsyncClient": "async_client",
-    "AsyncSnapshot": "async_client",
     "BufferFull": "producer",
     "Changes": "requests",
     "Client": "client",
