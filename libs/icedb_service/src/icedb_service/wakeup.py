@@ -1,6 +1,6 @@
 """Wake-ups between services, by the contract of :mod:`icedb_log.wake_keys`.
 
-Also commits, announced to whoever listens (:mod:`icedb_service.announcements`), who serves a queue, what each worker
+Also commits, announced to whoever listens (:mod:`icedb_service.announcements`), which workers are here and what each
 does, how far a task is, and what is kept of the traces of batches until their flush.
 """
 
@@ -26,7 +26,6 @@ from icedb_service.tracing import HEADER, current_run, tracing
 TRACE_PREFIX: Final = "icedb:trace:"
 """Of the keys that hold the context of a batch whose sender gave a trace of his own, if traces are on."""
 TRACE_KEPT_MS: Final = 86_400_000
-SERVED_PREFIX: Final = "icedb:served:"
 SERVED_MS: Final = 60_000
 """How long a queue counts as served after its worker has last said so."""
 SAID_EVERY_S: Final = 5.0
@@ -132,15 +131,8 @@ class Wakeups:
             keys = list(self._redis.scan_iter(match=f"{WAKE_KEY_PREFIX}icedb.{queue}.*", count=SCAN_COUNT))
             return int(self._redis.delete(*keys)) if keys else 0
 
-    def say_served(self, queue: Queue) -> None:
-        """Say that a worker serves a queue whose work others do if it has none. Best effort."""
-        try:
-            self._redis.set(f"{SERVED_PREFIX}{queue}", "1", px=SERVED_MS)
-        except (RedisError, OSError) as error:
-            get_logger().debug("served_not_said", queue=queue, error=type(error).__name__)
-
     def say_at_work(self, worker: WorkerLook) -> None:
-        """Say what a worker does, for people who look; forget those that have long said nothing. Best effort."""
+        """Say that a worker is here, and what it does; forget those that have long said nothing. Best effort."""
         try:
             known = decode_workers(self._redis.hgetall(WORKERS_KEY))
             gone = [each.name for each in known if worker.seen_ms - each.seen_ms > WORKER_KEPT_MS]
@@ -153,12 +145,13 @@ class Wakeups:
         except (RedisError, OSError) as error:
             get_logger().debug("work_not_said", queue=worker.queue, error=type(error).__name__)
 
-    def is_served(self, queue: Queue) -> bool:
-        """Whether a worker has lately said that it serves a queue. True if Redis does not answer: ask again later."""
+    def is_served(self, queue: Queue, *, now_ms: int) -> bool:
+        """Whether a worker of a queue has lately said that it is here; true if Redis does not answer."""
         try:
-            return bool(self._redis.exists(f"{SERVED_PREFIX}{queue}"))
+            known = decode_workers(self._redis.hgetall(WORKERS_KEY))
         except (RedisError, OSError):
             return True
+        return any(each.queue == queue and now_ms - each.seen_ms < SERVED_MS for each in known)
 
     def read_traces(self, batch_ids: Sequence[str]) -> dict[str, str]:
         """Return what front ends have kept of the traces of some batches, by id. Best effort."""

@@ -298,7 +298,7 @@ class IngestTasks:
 
     def _wake_large(self, table: str) -> bool:
         """Wake the worker of large batches; return whether there is one."""
-        if not self._context.wakeups.is_served(TASKS[INGEST_LARGE_FLUSH]):
+        if not self._context.wakeups.is_served(TASKS[INGEST_LARGE_FLUSH], now_ms=self._context.clock.now_ms()):
             return False
         self._context.wakeups.try_wake(INGEST_LARGE_FLUSH, table)
         return True
