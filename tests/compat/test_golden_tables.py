@@ -194,7 +194,7 @@ def client(request, golden):
 def test_clients_read_it(golden, client, request):
     for kind, name in golden.expected["tables"].items():
         ids = golden.ids if kind == "events" else golden.copied
-        found = client.query(f"SELECT id FROM {name} ORDER BY id").relation.fetchall()
+        found = client.query(f"SELECT id FROM {name} ORDER BY id").fetchall()
         assert [row[0] for row in found] == sorted(ids)
     past = golden.expected["past"][-1]
     as_of = datetime.fromtimestamp(past["as_of_ms"] / 1000, UTC)

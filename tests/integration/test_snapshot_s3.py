@@ -50,9 +50,9 @@ def client(request, settings, parquet):
 def rows(client, sql, **options):
     result = client.query(sql, **options)
     try:
-        return result.relation.fetchall()
+        return result.fetchall()
     finally:
-        result.connection.close()
+        result.close()
 
 
 def test_queries_read_the_bucket_and_nothing_else(client, settings, parquet, s3_server):

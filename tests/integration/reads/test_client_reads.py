@@ -247,6 +247,6 @@ def test_tables_and_what_they_are(client):
 
 def test_queries_over_several_tables(client):
     result = client.query("select count(*), (select count(*) from past) from events where d = '2026-01-03'", as_of=None)
-    with result.relation as rows:
+    with result as rows:
         assert rows.fetchall() == [(2, 2)]
     assert set(result.snapshots) == {"events", "past"}

@@ -90,8 +90,8 @@ def test_pins(client, parquet):
     pinned = client.snapshot("growing", pin=name)
     assert list(pinned.files) == list(before.files)
     result = client.query("select count(*) from growing", pin=name)
-    assert result.relation.fetchall() == [(before.row_count,)]
-    result.relation.close()
+    assert result.fetchall() == [(before.row_count,)]
+    result.close()
 
 
 def test_a_lease_lasts_as_long_as_the_block(client, parquet):
@@ -153,7 +153,7 @@ def test_a_file_that_is_gone_names_the_remedy(client, parquet):
         lambda: list(snapshot.to_batches()),
         snapshot.to_polars,
         lambda: snapshot.sql(f"select * from {name}").fetchall(),
-        lambda: client.query(f"select * from {name}").relation.fetchall(),
+        lambda: client.query(f"select * from {name}").fetchall(),
     ):
         with pytest.raises(Unavailable, match=r"grace period.*client\.reading"):
             read()

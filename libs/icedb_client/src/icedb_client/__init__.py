@@ -4,9 +4,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from icedb_client.client import Client, QueryResult
+    from icedb_client.client import Client
     from icedb_client.delivery import Undelivered, Wait
     from icedb_client.describe import ColumnDescription, TableDescription
+    from icedb_client.duck import QueryResult
     from icedb_client.producer import BufferFull, Producer, ProducerCounters, ProducerOptions, UnsentBatch, UnsentRows
     from icedb_client.requests import Changes, LeaseInfo, SnapshotEvent, TableInfo
     from icedb_client.settings import ClientSettings
@@ -50,7 +51,7 @@ _HOMES: Final = {
     "Producer": "producer",
     "ProducerCounters": "producer",
     "ProducerOptions": "producer",
-    "QueryResult": "client",
+    "QueryResult": "duck",
     "Snapshot": "snapshots",
     "SnapshotEvent": "requests",
     "TableDescription": "describe",

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
     from icedb_client.describe import TableDescription
-    from icedb_client.duck import Rows
+    from icedb_client.duck import QueryResult
 
 __all__ = ["DataFile", "Snapshot"]
 
@@ -121,7 +121,7 @@ class Snapshot(SnapshotFiles):
         """
         return str(_duck().create_view(con, self, view=view or self.table))
 
-    def sql(self, query: str) -> "Rows":
+    def sql(self, query: str) -> "QueryResult":
         """Run one reading statement over the snapshot, which it names as the table is named.
 
         It can read the snapshot's files and nothing else.
@@ -130,13 +130,13 @@ class Snapshot(SnapshotFiles):
             query: ``SELECT``, ``WITH``, ``FROM``, ``DESCRIBE``, ``SUMMARIZE`` or ``EXPLAIN``.
 
         Returns:
-            The rows, computed when they are taken: ``.fetchall()``, ``.df()``, ``.pl()``, ``.to_arrow_table()``, …
+            The rows, computed when they are taken, as :meth:`icedb_client.Client.query` gives them.
 
         Raises:
             InvalidRequest: Not one reading statement, it names another table, or DuckDB refuses it.
             Unavailable: A data file could not be read, or a lease was lost.
         """
-        rows: Rows = _duck().query_one(self, query)
+        rows: QueryResult = _duck().query_one(self, query)
         return rows
 
     def describe(self, *, files: int = 100, scan: bool | None = None) -> "TableDescription":
