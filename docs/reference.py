@@ -25,7 +25,14 @@ from icedb_log.texts import read_field_docs
 from icedb_merger.metrics import MergeMetrics
 from icedb_merger.settings import MergerSettings
 from icedb_service.beat import BeatMetrics
-from icedb_service.settings import HttpServiceSettings, ServiceSettings, SparkServiceSettings, env_name
+from icedb_service.settings import (
+    EndpointSettings,
+    HttpServiceSettings,
+    ReaderSettings,
+    ServiceSettings,
+    SparkServiceSettings,
+    env_name,
+)
 from icedb_snapshot.metrics import SnapshotMetrics, TableMetrics
 from icedb_snapshot.settings import SnapshotSettings
 from prometheus_client import CollectorRegistry
@@ -115,6 +122,7 @@ def render_settings_page() -> str:
     shared = set(ServiceSettings.model_fields)
     spark = set(SparkServiceSettings.model_fields)
     http = set(HttpServiceSettings.model_fields)
+    endpoint, reader = set(EndpointSettings.model_fields), set(ReaderSettings.model_fields)
     parts = [
         NOTE,
         SETTINGS,
@@ -122,8 +130,12 @@ def render_settings_page() -> str:
         render_settings(ServiceSettings) + "\n",
         "## Ingest and merger: Spark\n",
         render_settings(SparkServiceSettings, besides=shared) + "\n",
+        "## Front end, snapshot, S3 gateway and console\n",
+        render_settings(EndpointSettings, besides=shared) + "\n",
+        "## Snapshot, S3 gateway and console: reading tables\n",
+        render_settings(ReaderSettings, besides=endpoint) + "\n",
         "## Front end, S3 gateway and console: HTTP\n",
-        render_settings(HttpServiceSettings, besides=shared) + "\n",
+        render_settings(HttpServiceSettings, besides=endpoint) + "\n",
         "## Ingest\n",
         render_settings(IngestSettings, besides=spark) + "\n",
         "## Front end, and the worker of the queue `enqueue`\n",
@@ -131,11 +143,11 @@ def render_settings_page() -> str:
         "## Merger\n",
         render_settings(MergerSettings, besides=spark) + "\n",
         "## Snapshot\n",
-        render_settings(SnapshotSettings, besides=shared) + "\n",
+        render_settings(SnapshotSettings, besides=reader) + "\n",
         "## S3 gateway\n",
-        render_settings(GatewaySettings, besides=http) + "\n",
+        render_settings(GatewaySettings, besides=http | reader) + "\n",
         "## Console\n",
-        render_settings(ConsoleSettings, besides=http) + "\n",
+        render_settings(ConsoleSettings, besides=http | reader) + "\n",
     ]
     if set(JanitorSettings.model_fields) != shared:
         parts += ["## Janitor\n", render_settings(JanitorSettings, besides=shared) + "\n"]
