@@ -179,7 +179,6 @@ def open_parts(
         clock=clock,
         interval_ms=settings.console_refresh_ms,
         threads=max(1, threads // 2),
-        on_round=lambda took_ms: metrics.round_time.observe(took_ms / SECOND_MS),
     )
     stack.callback(figures.stop)
     queries = Queries(settings, metrics=metrics, clock=clock)

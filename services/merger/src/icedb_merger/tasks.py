@@ -128,7 +128,7 @@ class MergeTasks:
         """
         with self._context.open_locked(table) as opened:
             removal = drop_partitions(opened, globs, may_match_all=may_match_all)
-        self._metrics.record_removal("drop", removal)
+        self._metrics.record_removal(removal)
         return Work.of(removal)
 
     def retain(self, table: str, force: bool = False) -> Work:  # noqa: FBT001, FBT002 - the message's own form
@@ -261,7 +261,7 @@ class MergeTasks:
         def has_time() -> bool:
             return clock.monotonic_ms() - started_ms < self._settings.merge_turn_ms
 
-        watch = MergeWatch(has_time, partial(self._metrics.record, label), self._metrics.record_check)
+        watch = MergeWatch(has_time, self._metrics.record, self._metrics.record_check)
         total = MergeResult()
         while True:
             check_alive()
