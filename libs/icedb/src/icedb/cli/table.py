@@ -329,7 +329,6 @@ def _print_config(config: TableConfig, *, prefix: str) -> None:
             "log grace": format_span(config.log_grace_ms),
             "retry window": format_span(config.retry_window_ms),
             "orphan age": format_span(config.orphan_age_ms),
-            "versions kept": f"the newest {config.keep_versions}" if config.keep_versions else "-",
             "audit kept": format_span(config.audit_retention_ms),
             "quarantine kept": (
                 "for ever" if config.quarantine_retention_ms is None else format_span(config.quarantine_retention_ms)

@@ -303,8 +303,6 @@ class TableConfig(_Model):
     it (W3)."""
     seal_age_ms: int = 7 * DAY_MS
     """How long a seal is kept: far longer than any request lives (F4)."""
-    keep_versions: Annotated[int, Field(ge=0, le=200)] = 0
-    """The states after the newest N commits stay readable, however old they are; 0 to 200."""
     audit_retention_ms: int = 90 * DAY_MS
     """How long it is kept what the janitor deleted, and why."""
     quarantine_retention_ms: Annotated[int, Field(ge=HOUR_MS)] | None = None
@@ -449,8 +447,7 @@ class TableConfig(_Model):
         for column, sql_type in self.source.items():
             _check_type(column, sql_type, kind="source column")
         pressure = (("log_files_slow", "log_files_stop"), ("backlog_files_slow", "backlog_files_stop"))
-        # Log files of kept versions stay: too many of them would slow flushes down for good.
-        for low, high in (*pressure, ("keep_versions", "log_files_slow")):
+        for low, high in pressure:
             if getattr(self, low) >= getattr(self, high):
                 raise ValueError(f"{low} < {high} must hold, but {getattr(self, low)} >= {getattr(self, high)}")
         return self
