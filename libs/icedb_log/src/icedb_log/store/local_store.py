@@ -68,6 +68,9 @@ LOCK_COUNT: Final = 256
 LOCK_WAIT_MS: Final = 30_000
 """How long a write waits for another process that holds a key's lock before it gives up."""
 
+KEYS_PER_LOCK: Final = 500
+"""Files of a folder that are deleted under one lock: then a writer to it has its turn."""
+
 MAX_LOOKS: Final = 100
 """How often a page is read again because it changed meanwhile."""
 
@@ -281,7 +284,9 @@ class LocalObjectStore:
                 continue
             by_folder.setdefault(path[: path.rindex("/")], []).append((key, path))
         there = [folder for folder in by_folder if not _is_missing(folder)]
-        for sharing in map(by_folder.__getitem__, there):
+        found = map(by_folder.__getitem__, there)
+        runs = (keys[at : at + KEYS_PER_LOCK] for keys in found for at in range(0, len(keys), KEYS_PER_LOCK))
+        for sharing in runs:
             try:
                 with self._locked(sharing[0][0]):
                     for key, path in sharing:
