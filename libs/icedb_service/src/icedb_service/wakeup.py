@@ -11,7 +11,7 @@ import orjson
 from celery import Celery
 from icedb_log.errors import Unavailable
 from icedb_log.hosts import redact_url
-from icedb_log.names import COMMITS_CHANNEL, WAKE_KEY_PREFIX, WORKERS_KEY, Queue, progress_key
+from icedb_log.names import COMMITS_CHANNEL, WAKE_KEY_PREFIX, WORKERS_KEY, Queue, progress_key, turn_key
 from icedb_log.wake_keys import WORKER_KEPT_MS, WakeKeys, WorkerLook, decode_workers
 from kombu.exceptions import KombuError
 from redis import Redis
@@ -92,6 +92,20 @@ class Wakeups:
             self._redis.publish(COMMITS_CHANNEL, table)
         except (RedisError, OSError) as error:
             get_logger().debug("commit_not_announced", table=table, error=type(error).__name__)
+
+    def note_turn(self, table: str, *, next_in_ms: int) -> None:
+        """Say when the next commit of a table is due, for the other workers of its queue. Best effort."""
+        try:
+            self._redis.set(turn_key(table), "1", px=next_in_ms)
+        except (RedisError, OSError) as error:
+            get_logger().debug("turn_not_said", table=table, error=type(error).__name__)
+
+    def turn_in_ms(self, table: str) -> int:
+        """Return how long the next commit of a table has to wait, as any worker said; 0 if Redis does not answer."""
+        try:
+            return max(0, int(self._redis.pttl(turn_key(table))))
+        except (RedisError, OSError):
+            return 0
 
     def note_progress(self, task_id: str, what: str, done: int, total: int) -> bool:
         """Say how far a task is, for who waits for it. Returns whether Redis answered."""
