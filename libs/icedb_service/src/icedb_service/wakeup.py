@@ -1,10 +1,9 @@
 """Wake-ups between services, by the contract of :mod:`icedb_log.wake_keys`.
 
 Also commits, announced to whoever listens (:mod:`icedb_service.announcements`), which workers are here and what each
-does, how far a task is, and what is kept of the traces of batches until their flush.
+does, how far a task is, and when the next commit of a table is due.
 """
 
-from collections.abc import Sequence
 from typing import Final
 
 import orjson
@@ -21,11 +20,8 @@ from icedb_service.logs import get_logger
 from icedb_service.metrics import WakeCounter
 from icedb_service.redis_clients import naming_redis
 from icedb_service.settings import ServiceSettings
-from icedb_service.tracing import HEADER, current_run, tracing
+from icedb_service.tracing import HEADER, current_run
 
-TRACE_PREFIX: Final = "icedb:trace:"
-"""Of the keys that hold the context of a batch whose sender gave a trace of his own, if traces are on."""
-TRACE_KEPT_MS: Final = 86_400_000
 SERVED_MS: Final = 60_000
 """How long a queue counts as served after its worker has last said so."""
 SAID_EVERY_S: Final = 5.0
@@ -58,7 +54,6 @@ class Wakeups:
         """
         run = current_run()
         try:
-            self._keep_traces()
             is_sent = self._keys.send(
                 self._redis,
                 self._app.send_task,
@@ -166,29 +161,6 @@ class Wakeups:
         except (RedisError, OSError):
             return True
         return any(each.queue == queue and now_ms - each.seen_ms < SERVED_MS for each in known)
-
-    def read_traces(self, batch_ids: Sequence[str]) -> dict[str, str]:
-        """Return what front ends have kept of the traces of some batches, by id. Best effort."""
-        try:
-            found = self._redis.mget([f"{TRACE_PREFIX}{each}" for each in batch_ids]) if batch_ids else []
-        except (RedisError, OSError):
-            return {}
-        texts = (each.decode(errors="replace") if isinstance(each, bytes) else each for each in found)
-        return {name: text for name, text in zip(batch_ids, texts, strict=True) if text}
-
-    def _keep_traces(self) -> None:
-        """Keep what is to be known of accepted batches, before anybody is woken for them. Best effort."""
-        traces = tracing()
-        pending = {} if traces is None else traces.take_pending()
-        if not pending:
-            return
-        try:
-            with self._redis.pipeline(transaction=False) as pipeline:
-                for batch_id, text in pending.items():
-                    pipeline.set(f"{TRACE_PREFIX}{batch_id}", text, px=TRACE_KEPT_MS)
-                pipeline.execute()
-        except (RedisError, OSError) as error:
-            get_logger().debug("traces_not_kept", count=len(pending), error=type(error).__name__)
 
     def _count(self, outcome: str) -> None:
         if self._counter is not None:
