@@ -289,18 +289,18 @@ class TableConfig(_Model):
     log_files_slow: Annotated[int, Field(ge=1, le=900)] = 400
     """From so many log files on flushes come less often (the wire allows less than 1,000)."""
     log_files_stop: Annotated[int, Field(ge=2, le=950)] = 800
-    """From so many log files on front ends refuse batches."""
+    """From so many log files on front ends refuse batches; at least 50."""
     backlog_files_slow: Annotated[int, Field(ge=1)] = 5000
     """From so many data files that a merge would take now on, flushes come less often."""
     backlog_files_stop: Annotated[int, Field(ge=2)] = 20_000
     """From so many data files that a merge would take now on, front ends refuse batches."""
     data_grace_ms: int = 6 * HOUR_MS
-    """How long a dead data file stays: longer than the longest query."""
+    """How long a dead data file stays: longer than the longest query. At least 1 min; alter makes it longer only."""
     log_grace_ms: int = 10 * MINUTE_MS
-    """How long a dead log file stays: bounds time travel and the retry window of a batch (J1, I3)."""
+    """How long a dead log file stays: bounds time travel and the retry window of a batch (J1, I3). At least 30 s."""
     orphan_age_ms: int = DAY_MS
     """A data file that no log file names is an orphan, and deleted, after this (J5); a commit gives up after half of
-    it (W3)."""
+    it (W3). At least 1 h; alter makes it longer only."""
     seal_age_ms: int = 7 * DAY_MS
     """How long a seal is kept: far longer than any request lives (F4)."""
     audit_retention_ms: int = 90 * DAY_MS
