@@ -52,7 +52,6 @@ def rig(tmp_path_factory):
         access_file=str(write_access(folder / "access.json", access)),
         frontend_max_batch_mb=1,
         frontend_body_timeout_ms=2_000,
-        frontend_webhook_linger_ms=0,
     )
     yield rig
     rig.frontend.stop()

@@ -105,7 +105,7 @@ def test_a_turn_looks_once_for_paths_that_are_to_be_promoted(context):
     for number in range(8):
         context.commit([{"n": number}], table="web")
     merger = context.engine.merger = SampledMerger(context)
-    assert make_tasks(context, merge_hot_files=4).merge("web").details["commits"] > 0
+    assert make_tasks(context, merge_hot_bytes=1).merge("web").details["commits"] > 0
     assert (merger.sample_count, read_table_config(context.warehouse.table("web")).promoted) == (
         1,
         {"p__plan": ("p", "plan")},
@@ -117,7 +117,7 @@ def test_a_turn_looks_once_for_paths_that_are_to_be_promoted(context):
 
 def test_after_its_amount_a_table_makes_room_for_others(context):
     append(context, 8)
-    assert make_tasks(context, merge_hot_files=8).merge("events").details["has_more"]
+    assert make_tasks(context, merge_hot_bytes=1).merge("events").details["has_more"]
     assert context.metric("icedb_merge_turns_total", lane="hot", end="amount") == 1
 
 

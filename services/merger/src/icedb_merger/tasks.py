@@ -291,14 +291,10 @@ class MergeTasks:
                 return "amount", total
 
     def _limits(self, label: LaneLabel) -> MergeLimits:
-        settings = self._settings
-        is_hot = label == "hot"
-        return MergeLimits(
-            max_groups=HOT_LIMITS.max_groups if is_hot else COLD_LIMITS.max_groups,
-            max_files=settings.merge_hot_files if is_hot else settings.merge_cold_files,
-            max_bytes=settings.merge_hot_bytes if is_hot else settings.merge_cold_bytes,
-            commit_bytes=settings.merge_commit_bytes,
-        )
+        settings, is_hot = self._settings, label == "hot"
+        max_bytes = settings.merge_hot_bytes if is_hot else settings.merge_cold_bytes
+        lane = HOT_LIMITS if is_hot else COLD_LIMITS
+        return replace(lane, max_bytes=max_bytes, commit_bytes=settings.merge_commit_bytes)
 
     def _account_erasure(self, before: Erasure, erasure: Erasure) -> None:
         if erasure.state == before.state:

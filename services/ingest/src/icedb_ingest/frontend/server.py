@@ -25,7 +25,7 @@ from icedb_ingest.frontend.metrics import FrontendMetrics
 from icedb_ingest.frontend.settings import FrontendSettings
 from icedb_ingest.frontend.staging_gate import MISSING_AGE_MS, BatchBounds, BatchStatuses, StagingGate
 from icedb_ingest.frontend.tables import Tables
-from icedb_ingest.frontend.webhooks import MAX_GROUP_BYTES, MAX_GROUP_ROWS, Credentials, EventGroups
+from icedb_ingest.frontend.webhooks import GROUP_LINGER_MS, MAX_GROUP_BYTES, MAX_GROUP_ROWS, Credentials, EventGroups
 
 
 def make_gate(
@@ -118,7 +118,7 @@ class Frontend(EndpointService[FrontendSettings, FrontendMetrics]):
         groups = EventGroups(
             gate.accept,
             clock=clock,
-            linger_ms=settings.frontend_webhook_linger_ms,
+            linger_ms=GROUP_LINGER_MS,
             max_rows=MAX_GROUP_ROWS,
             max_bytes=MAX_GROUP_BYTES,
         )

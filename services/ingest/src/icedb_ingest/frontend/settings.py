@@ -70,10 +70,6 @@ class FrontendSettings(HttpServiceSettings, BatchBoundSettings):
     Longer makes fewer requests, which are nine tenths of what small batches cost, and later answers. A sender who is
     alone does not wait. 0: each batch is staged by a PUT of its own."""
 
-    frontend_webhook_linger_ms: Annotated[int, Field(ge=0, le=SECOND_MS)] = 20
-    """How long webhook events wait for others to become one batch with them, milliseconds; the batch waits for other
-    batches after that."""
-
     frontend_table_cache_ms: Annotated[int, Field(ge=0)] = 30 * SECOND_MS
     """How long a table is assumed to exist after a look, milliseconds."""
 

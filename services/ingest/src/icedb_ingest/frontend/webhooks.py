@@ -259,6 +259,8 @@ def _write_keys(write_key: str, authorization: str) -> list[bytes]:
 
 STAGED_AT_ONCE: Final = 4
 """Groups of one table on their way to the store."""
+GROUP_LINGER_MS: Final = 20
+"""How long events wait for others to become one batch with them; the batch waits for other batches after that."""
 MAX_GROUP_ROWS: Final = 5000
 MAX_GROUP_BYTES: Final = 4 * MIB
 """Of the events of one group; a single request may have more."""
