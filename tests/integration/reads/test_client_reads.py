@@ -63,7 +63,7 @@ def test_a_condition_means_the_same_to_every_reader(client, all_rows):
     where = CONDITIONS[1]
     snapshot = client.snapshot("events", where=where)
     wanted = expected(all_rows, where)
-    assert _same(naive(pa.Table.from_batches(snapshot.to_batches())), wanted)
+    assert _same(naive(pa.Table.from_batches(snapshot.to_arrow_reader())), wanted)
     assert _same(naive(pa.Table.from_pandas(snapshot.to_pandas())), wanted)
     assert _same(naive(snapshot.to_polars().to_arrow()), wanted)
     assert _same([row[:6] for row in snapshot.sql("select * from events").fetchall()], wanted)
@@ -229,7 +229,7 @@ def test_bad_requests_say_what_is_wrong(client):
 
 def test_a_condition_that_only_duckdb_can_refuse(client):
     snapshot = client.snapshot("events", where="date_trunc('nonsense', ts) = ts")
-    for read in (snapshot.to_arrow, lambda: list(snapshot.to_batches())):
+    for read in (snapshot.to_arrow, lambda: list(snapshot.to_arrow_reader())):
         with pytest.raises(InvalidRequest, match="where="):
             read()
 

@@ -129,7 +129,7 @@ def test_a_lost_lease_fails_the_read(client, parquet):
         snapshot.hold.renew()
 
     with pytest.raises(Unavailable, match=r"lease .* was\s+lost.*read again"), client.reading("leased") as snapshot:
-        batches = iter(snapshot.to_batches(batch_rows=1))
+        batches = iter(snapshot.to_arrow_reader(batch_rows=1))
         lose(snapshot)
         for read in (
             snapshot.to_arrow,
@@ -150,7 +150,7 @@ def test_a_file_that_is_gone_names_the_remedy(client, parquet):
     parquet.warehouse.store.delete([done.data_key])
     for read in (
         snapshot.to_arrow,
-        lambda: list(snapshot.to_batches()),
+        lambda: list(snapshot.to_arrow_reader()),
         snapshot.to_polars,
         lambda: snapshot.sql(f"select * from {name}").fetchall(),
         lambda: client.query(f"select * from {name}").fetchall(),

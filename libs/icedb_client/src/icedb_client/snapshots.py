@@ -1,6 +1,6 @@
 """A snapshot that can be read: every way to get at its rows."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -58,7 +58,7 @@ class Snapshot(SnapshotFiles):
     def to_arrow_reader(
         self, *, columns: Sequence[str] | None = None, batch_rows: int = 100_000
     ) -> "pa.RecordBatchReader":
-        """Return the rows as a stream of record batches, read while they are taken: memory stays bounded.
+        """Return the rows as a stream of record batches, read while they are taken: memory stays bounded. Iterate it.
 
         Raises as :meth:`to_arrow`, also while batches are taken.
 
@@ -67,13 +67,6 @@ class Snapshot(SnapshotFiles):
             batch_rows: Most rows of a batch.
         """
         return _duck().open_reader(self, columns, batch_rows=batch_rows)
-
-    def to_batches(
-        self, *, columns: Sequence[str] | None = None, batch_rows: int = 100_000
-    ) -> "Iterator[pa.RecordBatch]":
-        """Yield the batches of :meth:`to_arrow_reader`."""
-        with self.to_arrow_reader(columns=columns, batch_rows=batch_rows) as reader:
-            yield from reader
 
     def to_pandas(self, /, *, columns: Sequence[str] | None = None, **options: Any) -> "pd.DataFrame":
         """Return all rows as a pandas DataFrame.
