@@ -1,4 +1,4 @@
-"""What is known of a table without reading its rows, how well, and which files its newest rows are in."""
+"""What is known of a table without reading its rows, and how well."""
 
 from dataclasses import replace
 
@@ -59,10 +59,11 @@ EXACT_NONE = (0.0, "exact")
 
 
 @pytest.mark.parametrize("told", [True, False])
-def test_statistics_tell_columns_without_their_rows(add, events, told):
+def test_statistics_tell_columns_without_their_rows(add, events, told, monkeypatch):
+    monkeypatch.setattr("icedb_client.describe.SMALL_ROWS", 0)
     add(told=told)
     add("2026-01-03", "b", rows=50, modulo=5, told=told)
-    found = events().describe(scan=False)
+    found = events().describe()
     assert (found.source, found.opened_count, found.file_count, found.row_count) == ("footers", 2, 2, 150)
     assert [(each.name, each.count, each.min, each.max) for each in found.partitions] == [
         ("kind", 2, "a", "b"),
@@ -124,21 +125,6 @@ def test_long_text_is_bounded_and_a_file_that_says_nothing_makes_footers_be_read
     add(told=False)
     assert known(events().describe(files=0), "ts") == ((None, "unknown"), (None, "unknown"), (None, "unknown"))
     assert known(events().describe(), "ts")[2] == (("2026-01-02 00:00:00", "2026-01-02 00:01:39"), "exact")
-
-
-def test_a_scan_reads_the_rows(add, events):
-    add()
-    add("2026-01-03", rows=20)
-    found = events().describe(scan=True)
-    assert (found.source, found.opened_count) == ("rows", 2)
-    assert known(found, "n")[::2] == ((12 / 120, "exact"), (("1", "9"), "exact"))
-    assert known(found, "n")[1] == (9, "exact"), "a small table is counted, as without a scan"
-    assert known(found, "tags")[::2] == (EXACT_NONE, (("['a']", "['a']"), "exact"))
-    assert known(found, "kind")[1] == (1, "exact")
-    half = events().describe(scan=True, files=1)
-    assert known(half, "n")[0] == (0.1, "estimate")
-    assert known(half, "n")[1] in ((9, "estimate"), (10, "estimate"))
-    assert known(half, "ts")[2][1] == "estimate"
 
 
 def test_a_table_without_rows_has_columns_of_which_nothing_is_known(add, events):

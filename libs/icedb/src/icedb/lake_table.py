@@ -42,9 +42,9 @@ class LakeTable(TableWriter):
         """Run one reading statement; the table stands under its name. See :meth:`icedb_client.Client.query`."""
         return self.lake.client.query(sql, as_of=as_of, pin=pin)
 
-    def describe(self, *, files: int = 100, scan: bool | None = None) -> "TableDescription":
+    def describe(self, *, files: int = 100) -> "TableDescription":
         """Return what is in each column; see :meth:`icedb_client.snapshots.Snapshot.describe`."""
-        return self.lake.client.snapshot(self.name, bounds=True).describe(files=files, scan=scan)
+        return self.lake.client.snapshot(self.name, bounds=True).describe(files=files)
 
     def snapshot(
         self,

@@ -2,7 +2,7 @@
 
 Figures come from what is written down already: the log has bounds and nulls of the columns that a table is partitioned
 or sorted by, the footers of data files have those of all others. The number of distinct values is in neither: the
-rows of a small table are read for it, those of others by a scan alone. Each figure says how well it is known
+rows of a small table are read for it, those of others never. Each figure says how well it is known
 (:data:`Known`), and is never less certain than it says. How many files are opened is bounded. Which paths stand in JSON
 text is seen in a sample of the rows, a bounded number.
 """
@@ -177,7 +177,7 @@ class _Facts:
         return self.distinct, self.distinct_known
 
 
-def describe_snapshot(snapshot: SnapshotFiles, *, files: int, scan: bool | None) -> TableDescription:
+def describe_snapshot(snapshot: SnapshotFiles, *, files: int) -> TableDescription:
     """See :meth:`Snapshot.describe`."""
     if snapshot.where is not None:
         raise InvalidRequest("statistics know no condition: describe a snapshot without where")
@@ -193,13 +193,13 @@ def describe_snapshot(snapshot: SnapshotFiles, *, files: int, scan: bool | None)
         prepare(con, snapshot)
         lock(con, picked.files.uris)
         spans = tuple(_span(con, name) for name in snapshot.partition_names) if total else ()
-        if not scan and total:
+        if total:
             facts = _read_log(con, snapshot)
         missing = [name for name in snapshot.schema if name not in facts or not facts[name].is_ranged]
         if opened and missing:
-            source = "rows" if scan else "footers"
+            source = "footers"
             with explained(snapshot), interruptible(con):
-                found = _read_rows(con, picked) if scan else _read_footers(con, picked, missing)
+                found = _read_footers(con, picked, missing)
             for name, each in found.items():
                 each.is_whole = opened == total
                 if name not in facts or each.is_whole:
@@ -207,11 +207,11 @@ def describe_snapshot(snapshot: SnapshotFiles, *, files: int, scan: bool | None)
         else:
             opened = 0
         is_small = (snapshot.row_count or 0) <= SMALL_ROWS and snapshot.size_bytes <= SMALL_BYTES
-        if scan is not False and 0 < total <= files and is_small and snapshot.row_count:
+        if 0 < total <= files and is_small and snapshot.row_count:
             source, opened = "rows", total
             with explained(snapshot), interruptible(con):
                 _count_distinct(con, picked, facts)
-        shares = [] if scan is False else _sample_paths(con, picked, facts)
+        shares = _sample_paths(con, picked, facts) if opened else []
     table = None if snapshot.answerer is None else snapshot.answerer.table(snapshot.table)
     fields = () if table is None else table.partition_fields
     identities = {field.name: field.column for field in fields if field.transform == "identity"}
@@ -340,17 +340,6 @@ def _sum_facts(con: "DuckDBPyConnection", snapshot: SnapshotFiles, table: str) -
             known: Known = "unknown" if distinct is None else "exact" if parts == 1 else "bound"
             found[name] = _Facts(count or 0, nulls, least, greatest, is_ranged, exact, distinct, known)
     return found
-
-
-def _read_rows(con: "DuckDBPyConnection", picked: SnapshotFiles) -> dict[str, _Facts]:
-    """Return what the rows of files say of all columns."""
-    columns = [quote_name(name) for name in checked_types(picked)]
-    asked = ", ".join(f"count({name}), min({name}), max({name}), approx_count_distinct({name})" for name in columns)
-    (rows, *values) = con.execute(f"SELECT count(*), {asked} FROM ({select_from(picked)})").fetchone() or (0,)  # noqa: S608
-    return {
-        name: _Facts(rows, rows - values[at], values[at + 1], values[at + 2], True, True, values[at + 3], "estimate")
-        for name, at in zip(picked.schema, range(0, len(values), 4), strict=True)
-    }
 
 
 def _count_distinct(con: "DuckDBPyConnection", picked: SnapshotFiles, facts: Mapping[str, _Facts]) -> None:

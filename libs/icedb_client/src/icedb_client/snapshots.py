@@ -132,7 +132,7 @@ class Snapshot(SnapshotFiles):
         rows: QueryResult = _duck().query_one(self, query)
         return rows
 
-    def describe(self, *, files: int = 100, scan: bool | None = None) -> "TableDescription":
+    def describe(self, *, files: int = 100) -> "TableDescription":
         """Return what is in each column: nulls, values, the least and the greatest, and how well each is known.
 
         What the log says is taken first: of a snapshot with ``bounds=True`` it says it of the columns that the table is
@@ -140,16 +140,15 @@ class Snapshot(SnapshotFiles):
         rows, 16 MiB), to count distinct values.
 
         Args:
-            files: Most data files that are opened, evenly spread; of more the figures are estimates.
-            scan: Read the rows of these files instead, which also estimates the number of distinct values; false: read
-                none, also of a small table.
+            files: Most data files that are opened, evenly spread; of more the figures are estimates. 0: only the
+                log is read.
 
         Raises:
             InvalidRequest: The snapshot has a condition, ``files`` is out of its range, pyarrow is missing, or the list
                 of files came from a service without ``columnar=True``.
             Unavailable: A data file could not be read.
         """
-        found: TableDescription = _describing().describe_snapshot(self, files=files, scan=scan)
+        found: TableDescription = _describing().describe_snapshot(self, files=files)
         return found
 
     def held(self) -> "AbstractContextManager[None]":

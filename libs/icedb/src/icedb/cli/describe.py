@@ -18,7 +18,7 @@ from icedb.cli.output import (
 )
 from icedb.cli.read_times import AsOf, TagOption, maybe_time
 from icedb.cli.rows import print_rows, to_text
-from icedb.cli.runner import Run, TableName, command, option
+from icedb.cli.runner import Run, TableName, command
 
 _SIGNS: Final[dict[Known, str]] = {"exact": "", "bound": "≥ ", "estimate": "~ ", "unknown": ""}
 _LEGEND: Final[dict[Known, str]] = {
@@ -38,13 +38,6 @@ def describe(
     table: TableName,
     as_of: AsOf = None,
     tag: TagOption = None,
-    files: int = option(
-        "--files", "Most data files that are opened, evenly spread; 0: only the log is read.", 100, min=0
-    ),
-    scan: bool | None = option(
-        "--scan/--no-scan",
-        "Read the rows of these files, or none; by default of a small table, for distinct values.",
-    ),
 ) -> None:
     """Show a table's columns: types, nulls, distinct values, minimum and maximum; from statistics if possible."""
     found = run.client.snapshot(
@@ -52,7 +45,7 @@ def describe(
         as_of=maybe_time(as_of, option="--as-of", now_ms=run.clock.now_ms()),
         pin=tag,
         bounds=True,
-    ).describe(files=files, scan=scan)
+    ).describe()
     run.answer(asdict(found), lambda: show_description(found))
 
 
@@ -98,7 +91,7 @@ def show_description(found: TableDescription) -> None:
     opened = f"{format_count(found.opened_count)} of {count_of(found.file_count, 'data file')}"
     read = {"log": "the log alone", "footers": f"the log and the footers of {opened}", "rows": f"the rows of {opened}"}
     print_note(f"from {read[found.source]}")
-    more = "" if found.source == "rows" or "unknown" not in known else " (--scan reads rows)"
+    more = f" (`icedb query 'summarize {found.table}'` reads all rows)" if "unknown" in known else ""
     print_note(f"exact, but: {marks}{more}" if marks else "all is exact")
 
 
