@@ -299,7 +299,6 @@ class Client:
         /,
         table: str,
         *,
-        options: ProducerOptions | None = None,
         on_accepted: Callable[[EnqueuedBatch], None] | None = None,
         on_failed: Callable[[UnsentBatch], None] | None = None,
         **bounds: int,
@@ -308,7 +307,6 @@ class Client:
 
         Args:
             table: Name of the table.
-            options: Its bounds, all at once.
             on_accepted: Told of each accepted batch, by a thread of the producer.
             on_failed: Told of each batch that was given up, by a thread of the producer.
             bounds: Fields of :class:`ProducerOptions`, e.g. ``max_rows=10_000, max_age_ms=500``.
@@ -319,8 +317,8 @@ class Client:
             Unavailable: The store did not answer.
         """
         self._require_table(table)
-        chosen = options if options is not None else ProducerOptions.of(bounds)
-        return Producer(self.transport, table, options=chosen, on_accepted=on_accepted, on_failed=on_failed)
+        options = ProducerOptions.of(bounds)
+        return Producer(self.transport, table, options=options, on_accepted=on_accepted, on_failed=on_failed)
 
     def wait_committed(self, table: str, batch_ids: Iterable[str], *, timeout_ms: int = 60 * SECOND_MS) -> CommitReport:
         """Wait until batches are committed or quarantined, at most ``timeout_ms``; 0 looks once.
