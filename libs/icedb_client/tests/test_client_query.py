@@ -140,10 +140,10 @@ def test_a_result_gives_its_rows_in_every_form(client, commit):
     result = client.query("select ts, event, amount from events")
     row = (datetime(2026, 1, 2), "a", 2.5)
     assert result.fetchall() == result.fetchall() == [row]
-    whole = client.snapshot("events").to_arrow()
-    assert result.to_arrow().equals(whole), "times are in UTC, as in the table"
-    assert result.to_polars().equals(client.snapshot("events").to_polars())
-    assert result.to_pandas().equals(client.snapshot("events").to_pandas())
+    snapshot, columns = client.snapshot("events"), list(result.columns)
+    assert result.to_arrow().equals(snapshot.to_arrow(columns=columns)), "times are in UTC, as in the table"
+    assert result.to_polars().equals(snapshot.to_polars(columns=columns))
+    assert result.to_pandas().equals(snapshot.to_pandas(columns=columns))
     assert repr(result) == str(result)
     assert "│ 2026-01-02 00:00:00 │ a       │    2.5 │" in repr(result)
 
