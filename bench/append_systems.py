@@ -42,5 +42,5 @@ class Embedded(Appends):
             yield lambda row: appender.append([row])
 
     def _read(self) -> tuple[int, int]:
-        ((count, total),) = self._lake.query("select count(*), sum(n) from events").relation.fetchall()
+        ((count, total),) = self._lake.query("select count(*), sum(n) from events").fetchall()
         return count, total

@@ -115,7 +115,7 @@ def running_service(tables: Tables, folder: Path, *, redis_url: str, watchers: i
         "ICEDB_SNAPSHOT_ADDRESS": f"127.0.0.1:{port}",
         "ICEDB_SNAPSHOT_MAX_WATCHERS": str(watchers),
         "ICEDB_SNAPSHOT_MAX_PENDING_CALLS": str(2 * watchers + 1000),
-        "ICEDB_SNAPSHOT_MAX_TABLES": str(2 * len(tables.names)),
+        "ICEDB_READ_MAX_TABLES": str(2 * len(tables.names)),
         "ICEDB_METRICS_PORT": str(metrics_port),
     }
     find = lambda: "snapshot_served" in log.read_text() or None  # noqa: E731

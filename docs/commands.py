@@ -1,7 +1,7 @@
 """Runs the examples of the command and writes what they print: ``docs/commands.md``, and what ``--help`` shows.
 
 The session of ``examples.txt`` runs in a folder of its own, without workers. What differs from run to run (ids, times,
-sizes) is masked when two runs are compared: the file changes only where the command prints something else.
+sizes) is masked when two runs are compared: an example changes only if the command prints something else.
 """  # noqa: INP001 - a script
 
 import os
@@ -26,12 +26,17 @@ ROWS: Final = (
     ("2026-01-03T09:00:00Z", "view", "bob", None),
 )
 ENVIRONMENT: Final = {"ICEDB_REDIS_URL": "redis://127.0.0.1:1/0", "LOGNAME": "ann", "COLUMNS": "200"}
-MASKS: Final = (
+VALUES: Final = (
     r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}",  # ids of batches, erasures, holds
     r"\d{10}-[0-9a-f]{32}-",  # versions of publications
     r"[0-9a-f]{32}",
     r"\b\d{13,20}(?=\b|_)",
     r"20\d\d-\d\d-\d\d[T ]\d\d:\d\d:\d\d\.\d+Z?",
+)
+"""Ids and times: what one example prints, another one may print, too."""
+_VALUE: Final = re.compile("|".join(VALUES))
+MASKS: Final = (
+    *VALUES,
     r"[\d,.]+ (?:B|KiB|MiB|GiB)\b",
     r"(?:\d+ (?:ms|s|min)\b ?)+",
     r"(?m)^(?:ok|warn|fail) +(?:java|versions|scratch|settings) .*$",  # of this machine
@@ -42,8 +47,7 @@ HEAD: Final = """# Every command
 
 <!-- Written by docs/commands.py, which runs the examples. Edit the code or `examples.txt`, then run `make docs`. -->
 
-What `icedb COMMAND --help` prints. [The command](cli.md) says what belongs together; `--store`, `--address`, `--snapshot-address`, `--redis-url` and `-o` may stand
-before or behind each command.
+What `icedb COMMAND --help` prints. [The command](cli.md) says what belongs together.
 """
 
 
@@ -92,10 +96,26 @@ def mask(text: str) -> str:
 
 
 def find_examples() -> str:
-    """Return the session as it has to stand in the file: as it stands, unless the command prints something else now."""
-    text = PATH.read_text()
-    found = run_session([command for command, _ in read_examples(text)])
-    return text if mask(found) == mask(text) else found
+    """Return the session as it has to stand in the file: each example as it stands, unless it prints something else.
+
+    An id or a time in what is printed anew keeps the value that it has in the other examples.
+    """
+    before = read_examples(PATH.read_text().removesuffix("\n"))
+    after = read_examples(run_session([command for command, _ in before]).removesuffix("\n"))
+    pairs = [(old, new, mask(old) == mask(new)) for (_, old), (_, new) in zip(before, after, strict=True)]
+    kept = {
+        value: known
+        for old, new, is_same in pairs
+        if is_same
+        for value, known in zip(_VALUE.findall(new), _VALUE.findall(old), strict=False)
+    }
+    shown = [
+        old if is_same else _VALUE.sub(lambda each: kept.get(each[0], each[0]), new) for old, new, is_same in pairs
+    ]
+    return "".join(
+        f"{PROMPT}{command}\n{printed}{chr(10) if printed else ''}"
+        for (command, _), printed in zip(before, shown, strict=True)
+    )
 
 
 def render_page() -> str:

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
@@ -25,7 +25,14 @@ from icedb_log.texts import read_field_docs
 from icedb_merger.metrics import MergeMetrics
 from icedb_merger.settings import MergerSettings
 from icedb_service.beat import BeatMetrics
-from icedb_service.settings import HttpServiceSettings, ServiceSettings, SparkServiceSettings, env_name
+from icedb_service.settings import (
+    EndpointSettings,
+    HttpServiceSettings,
+    ReaderSettings,
+    ServiceSettings,
+    SparkServiceSettings,
+    env_name,
+)
 from icedb_snapshot.metrics import SnapshotMetrics, TableMetrics
 from icedb_snapshot.settings import SnapshotSettings
 from prometheus_client import CollectorRegistry
@@ -50,6 +57,7 @@ What a run's `outcome` means is explained in `icedb_service.runs`; alerts and wh
 """
 TABLES = """Computed from each table's log by the snapshot service, so that they are there when every worker is
 dead. A table that is gone loses its series."""
+SHARED = "Served by each service; by beat those of Redis and of the store."
 SETTINGS = """# Settings
 
 All services are configured by environment variables. An empty variable counts as not set. A setting that is
@@ -104,9 +112,10 @@ def render_metrics_page() -> str:
         "Console": ("Served by the console.", ConsoleMetrics().registry),
         "Beat": ("Served by beat where `ICEDB_METRICS_PORT` is set for it.", BeatMetrics().registry),
     }
-    parts = [NOTE, METRICS]
+    shared = set.intersection(*(set(_metric_rows(registry)) for _, registry in list(sections.values())[1:-1]))
+    parts = [NOTE, METRICS, "## All services\n", f"{SHARED}\n", _metric_table(shared) + "\n"]
     for title, (text, registry) in sections.items():
-        parts += [f"## {title}\n", f"{text}\n", render_metrics(registry) + "\n"]
+        parts += [f"## {title}\n", f"{text}\n", _metric_table(set(_metric_rows(registry)) - shared) + "\n"]
     return "\n".join(parts)
 
 
@@ -115,6 +124,7 @@ def render_settings_page() -> str:
     shared = set(ServiceSettings.model_fields)
     spark = set(SparkServiceSettings.model_fields)
     http = set(HttpServiceSettings.model_fields)
+    endpoint, reader = set(EndpointSettings.model_fields), set(ReaderSettings.model_fields)
     parts = [
         NOTE,
         SETTINGS,
@@ -122,8 +132,12 @@ def render_settings_page() -> str:
         render_settings(ServiceSettings) + "\n",
         "## Ingest and merger: Spark\n",
         render_settings(SparkServiceSettings, besides=shared) + "\n",
+        "## Front end, snapshot, S3 gateway and console\n",
+        render_settings(EndpointSettings, besides=shared) + "\n",
+        "## Snapshot, S3 gateway and console: reading tables\n",
+        render_settings(ReaderSettings, besides=endpoint) + "\n",
         "## Front end, S3 gateway and console: HTTP\n",
-        render_settings(HttpServiceSettings, besides=shared) + "\n",
+        render_settings(HttpServiceSettings, besides=endpoint) + "\n",
         "## Ingest\n",
         render_settings(IngestSettings, besides=spark) + "\n",
         "## Front end, and the worker of the queue `enqueue`\n",
@@ -131,11 +145,11 @@ def render_settings_page() -> str:
         "## Merger\n",
         render_settings(MergerSettings, besides=spark) + "\n",
         "## Snapshot\n",
-        render_settings(SnapshotSettings, besides=shared) + "\n",
+        render_settings(SnapshotSettings, besides=reader) + "\n",
         "## S3 gateway\n",
-        render_settings(GatewaySettings, besides=http) + "\n",
+        render_settings(GatewaySettings, besides=http | reader) + "\n",
         "## Console\n",
-        render_settings(ConsoleSettings, besides=http) + "\n",
+        render_settings(ConsoleSettings, besides=http | reader) + "\n",
     ]
     if set(JanitorSettings.model_fields) != shared:
         parts += ["## Janitor\n", render_settings(JanitorSettings, besides=shared) + "\n"]
@@ -251,13 +265,14 @@ OPEN_LABELS: Final = frozenset({"table", "version", "python"})
 """Labels whose values are not listed: they are not known beforehand."""
 
 
-def render_metrics(registry: CollectorRegistry) -> str:
-    """Return a table of the registry's own metrics (``icedb_…``), by name."""
-    rows = []
+def _metric_rows(registry: CollectorRegistry) -> Iterator[str]:
+    """Yield a row for each of the registry's own metrics (``icedb_…``)."""
     for collector in registry._collector_to_names:  # noqa: SLF001 - a registry has no public list of collectors
-        name = getattr(collector, "_name", "")
-        if name.startswith("icedb_"):
-            rows.append(_metric_row(collector))
+        if getattr(collector, "_name", "").startswith("icedb_"):
+            yield _metric_row(collector)
+
+
+def _metric_table(rows: Iterable[str]) -> str:
     head = ["| metric | type | labels | meaning |", "| --- | --- | --- | --- |"]
     return "\n".join([*head, *sorted(rows)])
 

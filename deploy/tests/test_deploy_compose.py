@@ -15,7 +15,7 @@ from icedb_janitor.settings import JanitorSettings
 from icedb_merger.settings import MergerSettings
 from icedb_service.access.access_file import read_access_file
 from icedb_service.endpoints import STOP_MARGIN_S
-from icedb_service.settings import ServiceSettings, load_settings
+from icedb_service.settings import EndpointSettings, ServiceSettings, load_settings
 from icedb_snapshot.settings import SnapshotSettings
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
@@ -175,17 +175,13 @@ def test_every_setting_exists_and_is_valid(stack, given, monkeypatch, name):
     assert settings.metrics_host == "0.0.0.0"
     assert settings.store == "s3://icedb/warehouse"
     assert len(settings.lock_master_urls) == 3
-    grace_ms = 10_000
+    grace_ms = settings.drain_ms + LAST_STOP_MS if isinstance(settings, EndpointSettings) else 10_000
     if name in ("ingest", "ingest-large", "merger", "janitor"):
         grace_ms = settings.shutdown_grace_ms
-    elif name in ("frontend", "enqueue"):
-        grace_ms = settings.frontend_shutdown_ms + LAST_STOP_MS
     elif name == "gateway":
-        grace_ms = settings.gateway_shutdown_ms + LAST_STOP_MS
         limit = mebibytes(stack.services[name].deploy.resources.limits.memory)
         assert 2 * 2 * settings.gateway_max_bodies * settings.gateway_part_kb // 1024 < limit
     elif name == "console":
-        grace_ms = settings.console_shutdown_ms + LAST_STOP_MS
         limit = mebibytes(stack.services[name].deploy.resources.limits.memory)
         assert settings.console_max_queries * settings.console_query_memory_mb + 1024 < limit
     assert seconds(stack.services[name].stop_grace_period) * 1000 > grace_ms

@@ -329,10 +329,8 @@ def test_a_pod_has_the_time_that_its_service_takes_to_stop(place, monkeypatch):
     overlay, component = place
     settings = load(overlay, component, monkeypatch)
     grace_ms = {
-        "frontend": lambda: settings.frontend_shutdown_ms + LAST_STOP_MS,
-        "gateway": lambda: settings.gateway_shutdown_ms + LAST_STOP_MS,
-        "console": lambda: settings.console_shutdown_ms + LAST_STOP_MS,
-        "snapshot": lambda: settings.snapshot_shutdown_ms + 15_000,
+        **dict.fromkeys(("frontend", "gateway", "console"), lambda: settings.drain_ms + LAST_STOP_MS),
+        "snapshot": lambda: settings.drain_ms + 15_000,
         "beat": lambda: 1000,
     }.get(component, lambda: settings.shutdown_grace_ms)()
     pod = our_deployments(overlay)[component]["spec"]["template"]["spec"]

@@ -61,7 +61,7 @@ def test_a_whole_life(table, require_alike, strict_reader):
     assert table.problems() == []
     with Client(store=f"file://{table.store.root}") as client:
         rows = client.query("SELECT n, d FROM events WHERE u = 'a' AND d = '2023-06-07' ORDER BY n")
-        assert [row[0] for row in rows.relation.fetchall()] == [1, 2, 4, 21]
+        assert [row[0] for row in rows.fetchall()] == [1, 2, 4, 21]
 
 
 def test_r3_states_before_a_merge_of_theirs_are_refused_whose_cleaner_leaves_no_trace(table, require_alike):

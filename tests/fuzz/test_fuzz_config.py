@@ -49,7 +49,6 @@ GOOD_FIELDS = st.fixed_dictionaries(
         **dict.fromkeys(("data_grace_ms", "log_grace_ms", "orphan_age_ms", "seal_age_ms", "audit_retention_ms", "quarantine_retention_ms", "cold_after_ms"), MILLISECONDS),
         "iceberg": st.sampled_from(["on-demand", "on-commit"]),
         "iceberg_bounds": st.sampled_from(["on", "off"]),
-        "keep_versions": st.integers(0, 200),
         "target_file_bytes": st.integers(1024, 2**33),
     },
 )  # fmt: skip

@@ -58,7 +58,6 @@ def doors(tmp_path_factory):
         folder / "ingest",
         frontend_max_batch_mb=1,
         frontend_memory_mb=32,
-        frontend_webhook_linger_ms=5,
     )
     (folder / "gateway").mkdir()
     warehouse = Warehouse(LocalObjectStore(folder / "gateway"))

@@ -49,7 +49,6 @@ def serve(settings):
         metrics=metrics,
         open_engine=partial(GatedWriter, settings, gate),
         register_tasks=partial(register, settings=settings, metrics=metrics),
-        says_served=is_large,
     )
     return run_worker(service, settings)
 

@@ -64,7 +64,7 @@ def test_every_side_commits_and_every_row_is_there_once(tmp_path):
     print(json.dumps({"seconds": SECONDS, **totals}))
     assert [(side, happened) for side, happened in told if not happened.get("commits")] == []
     events.flush()
-    found = events.query("select side, n, count(*) c from events group by all").relation.fetchall()
+    found = events.query("select side, n, count(*) c from events group by all").fetchall()
     assert [row for row in found if row[2] != 1] == []
     by_side = Counter(row[0] for row in found)
     least = {number: told[number][1]["commits"] for number in range(APPENDERS)}

@@ -37,7 +37,7 @@ def s3(cli_env, s3_server):  # noqa: F811 - the fixture
 
 def count(store):
     with connect(store) as lake:
-        return lake.query("select count(*) from events").relation.fetchall()
+        return lake.query("select count(*) from events").fetchall()
 
 
 def test_a_warehouse_goes_through_buckets_and_folders_and_comes_back_when_all_is_deleted(

@@ -101,9 +101,9 @@ def check(kept, folder, known):
         for (who, n), batch_id in sorted(known.items())[-5:]:
             lake.client.enqueue("events", [{"ts": "2026-01-02T00:00:00Z", "who": who, "n": n}], batch_id=batch_id)
         lake.work(until_idle=True)
-        rows = Counter(lake.query("select who, n from events").relation.fetchall())
+        rows = Counter(lake.query("select who, n from events").fetchall())
         lake.table("events").merge(full=True)
-        merged = Counter(lake.query("select who, n from events").relation.fetchall())
+        merged = Counter(lake.query("select who, n from events").fetchall())
     assert known.keys() <= rows.keys()
     assert set(rows.values()) == {1}
     assert merged == rows

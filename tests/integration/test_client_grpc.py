@@ -1,13 +1,12 @@
 """The client's side of the wire: retries, replicas, streams, tokens, TLS, and what is said when they do not fit."""
 
-import asyncio
 import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 import pytest
-from icedb_client import AsyncClient, Client
+from icedb_client import Client
 from icedb_client.settings import ClientSettings
 from icedb_log.clock import SystemClock
 from icedb_log.errors import IceDBError, InvalidRequest, NotFound, Overloaded, Unauthenticated, Unavailable
@@ -284,37 +283,12 @@ def test_a_real_answer_that_is_too_large_is_streamed(services, connect):
     assert found.to_arrow().num_rows == 9
 
 
-def test_a_watch_that_nobody_awaits_any_more_ends_at_the_server(serve):
-    servicer = Quiet()
-
-    async def watch():
-        async with AsyncClient(settings=ClientSettings(snapshot_address=serve(servicer))) as client:
-            events = client.watch()
-            assert (await anext(events)).table == "events"
-            waiting = asyncio.ensure_future(anext(events))
-            await asyncio.sleep(0)
-            waiting.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await waiting
-            assert await asyncio.to_thread(servicer.has_ended.wait, LIMIT_S), "while the client is open"
-
-    asyncio.run(watch())
-
-
 def test_tls_with_a_token_and_with_a_certificate(services, connect, authority, folder):
     ca_file = authority.write(folder / "ca.pem")
     cert_file, key_file = authority.issue(folder, "reader")
     mutual = {"client_cert_file": cert_file, "client_key_file": key_file}
     for address, fields in [(services["tls"], {"token": TOKEN}), (services["mtls"], mutual)]:
         assert connect(address, ca_file=ca_file, **fields).snapshot("events").row_count == 9
-
-        async def read(address=address, fields=fields):
-            async with AsyncClient(
-                settings=ClientSettings(snapshot_address=address, ca_file=ca_file, **fields)
-            ) as found:
-                return (await found.snapshot("events")).row_count
-
-        assert asyncio.run(read()) == 9
 
 
 def test_what_does_not_fit_is_told_apart(services, connect, authority, folder):

@@ -1,6 +1,5 @@
 """What a program sends comes once, whatever carries it: staged in the store, or over HTTP to a front end that runs here."""
 
-import asyncio
 import gzip
 from collections import Counter
 from http.client import RemoteDisconnected
@@ -13,7 +12,6 @@ from backports import zstd
 from client_rig import CountingSender, HandClock
 from frontend_fixtures import emptied, shared_frontend
 from icedb_client import Client, ClientSettings, Undelivered, UnsentRows
-from icedb_client.async_client import AsyncClient
 from icedb_log.clock import new_batch_id, parse_uuid7_ms
 from icedb_log.commit.table import Table
 from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, NotFound, Overloaded, TableHalted, Unavailable
@@ -336,11 +334,3 @@ def test_what_became_of_batches_is_told_apart(client, rig, clock):
     assert [entry.batch_id.partition(".")[0] for entry in report.conflicts] == [good]
     clock.on_sleep = lambda: flush(place)
     assert client.wait_committed("orders", [late]).committed == (late,)
-
-
-def test_a_program_of_asyncio_sends_in_the_same_way(rig):
-    async def send():
-        async with AsyncClient(f"http://127.0.0.1:{rig.frontend.port}") as client:
-            return await client.enqueue("events", [{"n": 1}])
-
-    assert asyncio.run(send()).row_count == 1

@@ -121,7 +121,7 @@ def doors(lake, table):
     """Return every way to ask a table in this process: from conditions to the numbers of rows for each, sorted."""
 
     def query(wheres):
-        return ask_at_once(lambda sql: lake.query(sql).relation, table.name, wheres)
+        return ask_at_once(lambda sql: lake.query(sql), table.name, wheres)
 
     def view(wheres):
         with duckdb.connect() as con:
@@ -169,7 +169,7 @@ def test_every_reader_gives_the_values_that_were_appended(lake, named):
     readers = {
         "arrow": table.snapshot().to_arrow().to_pylist(),
         "columns": table.snapshot().to_arrow(columns=["n", *reversed(names)]).to_pylist(),
-        "query": lake.query(f"FROM {table.name}").relation.to_arrow_table().to_pylist(),
+        "query": lake.query(f"FROM {table.name}").to_arrow_table().to_pylist(),
         "files": ds.dataset(table.snapshot().files.uris).to_table().to_pylist(),
         "polars files": pl.scan_parquet(table.snapshot().files.uris, hive_partitioning=False).collect().to_dicts(),
     }
@@ -224,7 +224,7 @@ def test_partition_fields_that_are_called_so(lake, name):
     assert set(values.values()) <= set("0123")
     assert len(set(values.values())) > 1
     for value in set(values.values()):
-        found = lake.query(f"SELECT n FROM {table.name} WHERE {quote_name(name)} = '{value}'").relation.fetchall()
+        found = lake.query(f"SELECT n FROM {table.name} WHERE {quote_name(name)} = '{value}'").fetchall()
         assert sorted(n for (n,) in found) == [n for n in values if values[n] == value]
     with pytest.raises(InvalidRequest, match="column"):
         table.snapshot(where=f"{quote_name(name)} = '1'").to_arrow()
@@ -328,7 +328,7 @@ def test_names_that_differ_in_case_only_are_refused_by_each_door(lake, tmp_path,
     with pytest.raises(InvalidRequest, match="case does not count"):
         table.rewrite(f"SELECT *, 'y' AS {quote_name(second)} FROM _rows")
     for name in (first, second) if first.isascii() else (first,):  # to DuckDB only ASCII has case
-        assert lake.query(f"SELECT {quote_name(name)} FROM {table.name}").relation.fetchall() == [("x",)]
+        assert lake.query(f"SELECT {quote_name(name)} FROM {table.name}").fetchall() == [("x",)]
     assert table.snapshot().to_arrow().to_pylist() == [{first: "x"}]
 
 
@@ -359,7 +359,7 @@ def test_rows_are_rewritten_by_the_column_of_that_name(lake, name):
     kept = [{**row, name: row[name].upper()} for row in rows if row[name] not in (None, "parquet")]
     assert sorted(table.snapshot().to_arrow().to_pylist(), key=lambda row: row["n"]) == kept
     table.rewrite(f"SELECT n, {column} FROM _rows ORDER BY {column}")
-    found = lake.query(f"SELECT n, {column} FROM {table.name} ORDER BY n").relation.fetchall()
+    found = lake.query(f"SELECT n, {column} FROM {table.name} ORDER BY n").fetchall()
     assert found == [(row["n"], row[name]) for row in kept]
 
 

@@ -100,7 +100,7 @@ def test_processes_append_beside_a_worker_and_a_merge(lake, tmp_path):
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(LIMIT_S) == 0
     assert all(len([each for each in found if "done" in each]) == 10 for found in answers)
-    found = lake.query("select who, count(*), sum(n) from events group by 1 order by 1").relation.fetchall()
+    found = lake.query("select who, count(*), sum(n) from events group by 1 order by 1").fetchall()
     assert found == [("a", 10, 45), ("b", 10, 45)]
     assert not list_staged(lake.table("events").place).batches
 
@@ -129,7 +129,7 @@ def test_a_process_killed_in_the_middle_of_appends_loses_nothing_and_doubles_not
     assert len(done) >= 12
     for batch_id, (who, n) in begun.items():  # as a caller does that does not know
         events.append([{"ts": "2026-01-02T00:00:00Z", "who": who, "n": n}], batch_id=batch_id)
-    rows = lake.query("select who, n from events").relation.fetchall()
+    rows = lake.query("select who, n from events").fetchall()
     assert sorted(rows) == sorted(begun.values())
 
 
@@ -149,7 +149,7 @@ with connect(sys.argv[1]).table("events").appender(commit_every_ms=3_600_000) as
     told = []
     lake.work(until_idle=True, tell=told.append)
     assert told[0].details["batches"] == 20
-    assert lake.query("select count(*), sum(n) from events").relation.fetchall() == [(20, 190)]
+    assert lake.query("select count(*), sum(n) from events").fetchall() == [(20, 190)]
 
 
 def test_views_are_fed_and_old_things_go_when_a_lake_works(lake):
@@ -160,9 +160,9 @@ def test_views_are_fed_and_old_things_go_when_a_lake_works(lake):
     for n in range(3):
         events.append([{"ts": "2026-01-02T00:00:00Z", "who": "x", "n": n}])
     lake.work(until_idle=True)
-    assert lake.query("select sum(n) from daily").relation.fetchall() == [(3,)]
+    assert lake.query("select sum(n) from daily").fetchall() == [(3,)]
     events.delete("n = 1")
-    assert lake.query("select count(*) from events").relation.fetchall() == [(2,)]
+    assert lake.query("select count(*) from events").fetchall() == [(2,)]
     lake.work(until_idle=True)
     assert daily.open().config.view_of == "events"
 
@@ -181,7 +181,7 @@ def test_the_log_stays_short_without_anybody_calling_merge(tmp_path):
             count += 1
             assert count < 2000, f"{len(view.files)} log files, {len(fold(view).live)} data files"
             view = events.open().read_log()
-        rows = lake.query("select count(*), sum(n) from events").relation.fetchall()
+        rows = lake.query("select count(*), sum(n) from events").fetchall()
         assert rows == [(count, count * (count - 1) // 2)]
 
 
@@ -212,8 +212,8 @@ def test_sixteen_appenders_beside_flush_and_merge_all_commit(lake, tmp_path):
     assert any(line.isdigit() and int(line) > 0 for line in merges)
     begun = sum('"begun"' in line for lines in said_by for line in lines)
     lake.work(until_idle=True)
-    ((rows,),) = lake.query("select count(*) from events").relation.fetchall()
-    ((distinct,),) = lake.query("select count(*) from (select distinct who, n from events)").relation.fetchall()
+    ((rows,),) = lake.query("select count(*) from events").fetchall()
+    ((distinct,),) = lake.query("select count(*) from (select distinct who, n from events)").fetchall()
     assert sum(counts) <= rows == distinct <= begun
 
 
@@ -244,4 +244,4 @@ def test_a_worker_of_the_stack_and_embedded_callers_share_a_table(lake, monkeypa
             wait_until(is_worker_seen, "the worker has taken the fence")
             assert worker.poll() is None
     found = lake.query("select who, count(*), sum(n) from events where who <> 'late' group by 1 order by 1")
-    assert found.relation.fetchall() == [("embedded", 10, 45), ("stack", 30, 435)]
+    assert found.fetchall() == [("embedded", 10, 45), ("stack", 30, 435)]

@@ -181,7 +181,7 @@ def test_no_message_is_lost_when_its_worker_stops_or_dies(env, foreign, warehous
         wait_until(lambda: client.hlen("icedb:enqueue:unacked") == 1)
         process.kill()
         process.wait(LIMIT_S)
-    # Still booked: kombu gives it to another worker after ICEDB_ENQUEUE_REDELIVERY_MS, half a minute at least.
+    # Still booked: kombu gives it to another worker after two minutes.
     assert client.hlen("icedb:enqueue:unacked") == 1
     assert sent.state not in ("SUCCESS", "FAILURE")
     assert client.hlen("unacked") == 0

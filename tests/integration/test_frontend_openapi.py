@@ -50,7 +50,6 @@ def start(folder, **fields):
         folder / "store",
         access_file=str(write_access(folder / "access.json", access)),
         frontend_max_batch_mb=1,
-        frontend_webhook_linger_ms=0,
         **fields,
     )
 

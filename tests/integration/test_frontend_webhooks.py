@@ -117,7 +117,6 @@ def test_webhooks_are_signed_when_there_is_a_secret(tmp_path, caplog, capfd):
         tmp_path / "store",
         frontend_segment_secret="top secret",
         frontend_segment_write_key="key-1",
-        frontend_webhook_linger_ms=0,
         access_log="all",
         frontend_cors_origins=("https://shop.example",),
     )

@@ -304,9 +304,7 @@ def test_many_who_ask_at_once_publish_once(rig, writer, monkeypatch):
 
 def test_within_the_staleness_nothing_is_looked_at(tmp_path):
     writer = Writer()
-    rig = start_catalog(
-        Warehouse(LocalObjectStore(tmp_path), "wh"), publish=writer, gateway_iceberg_staleness_ms=600_000
-    )
+    rig = start_catalog(Warehouse(LocalObjectStore(tmp_path), "wh"), publish=writer, gateway_staleness_ms=600_000)
     try:
         rig.table("events").create("d=day(ts)").commit()
         etags = {load(rig, "events").headers["etag"] for _ in range(3)}

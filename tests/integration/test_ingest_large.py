@@ -11,7 +11,7 @@ from icedb_client.wakeups import look_at_redis
 from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.ingest.staging import list_staged, stage_batch
 from icedb_log.log.reader import LogReader
-from icedb_log.names import INGEST_FLUSH, INGEST_LARGE_FLUSH, INGEST_SWEEP
+from icedb_log.names import INGEST_FLUSH, INGEST_LARGE_FLUSH, INGEST_SWEEP, WORKERS_KEY
 from icedb_log.store.table_store import TableStore
 from icedb_log.store_settings import StoreSettings
 from icedb_log.table.stored_config import create_table
@@ -19,7 +19,7 @@ from icedb_log.table.table_config import TableConfig
 from icedb_service.celery_app import make_app
 from icedb_service.redis_clients import open_redis
 from icedb_service.settings import ServiceSettings
-from icedb_service.wakeup import SERVED_PREFIX, Wakeups
+from icedb_service.wakeup import Wakeups
 from icedb_sim.rigs.redis_server import RedisServer
 from icedb_sim.tables.row_files import encode_rows
 from processes import service_env
@@ -81,7 +81,7 @@ class Warehouse:
         return {each.queue: each.doing for each in look_at_redis(self.url, timeout_ms=LIMIT_MS).workers}
 
     def is_large_served(self):
-        return bool(self.redis.exists(f"{SERVED_PREFIX}ingest-large"))
+        return "ingest-large" in self.doing()
 
 
 def stop(process):
@@ -150,7 +150,7 @@ def test_a_worker_for_large_batches_that_ends_strands_none(lake):
         process.kill()
     helper.wait()
     # A minute passes, in which it does not say so again.
-    lake.redis.delete(f"{SERVED_PREFIX}ingest-large")
+    lake.redis.delete(WORKERS_KEY)
 
     def ask():
         lake.wakeups.try_wake(INGEST_SWEEP)

@@ -128,6 +128,13 @@ def test_a_worker_that_starts_frees_what_a_killed_one_held_back(wakeups):
     assert wakeups.wake(MERGE_MERGE, "events") is False
 
 
+def test_workers_tell_each_other_when_the_next_commit_of_a_table_is_due(wakeups):
+    assert wakeups.turn_in_ms("events") == 0
+    wakeups.note_turn("events", next_in_ms=60_000)
+    assert 0 < wakeups.turn_in_ms("events") <= 60_000
+    assert wakeups.turn_in_ms("other") == 0
+
+
 def test_without_redis_the_caller_is_told_and_may_go_on(wakeups, server, redis, counter):
     server.stop()
     with pytest.raises(Unavailable, match=rf"Redis at redis://127.0.0.1:{server.port}/0 does not answer"):
@@ -135,6 +142,8 @@ def test_without_redis_the_caller_is_told_and_may_go_on(wakeups, server, redis, 
     assert wakeups.try_wake(INGEST_FLUSH, "events") is False
     wakeups.release(INGEST_FLUSH, "events")
     wakeups.announce_commit("events")
+    wakeups.note_turn("events", next_in_ms=60_000)
+    assert wakeups.turn_in_ms("events") == 0
     server.start()
     assert wakeups.wake(INGEST_FLUSH, "events") is True
     assert redis.llen("ingest") == 1

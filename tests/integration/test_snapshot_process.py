@@ -155,7 +155,7 @@ DIRECTORY = "a directory of the test"
         ({}, "ICEDB_STORE is not set", 2),
         ({"ICEDB_STORE": "ftp://x"}, "file:///absolute/directory or s3://", 2),
         ({"ICEDB_STORE": DIRECTORY, "ICEDB_SNAPSHOT_ADDRESS": "nonsense"}, "ICEDB_SNAPSHOT_ADDRESS", 2),
-        ({"ICEDB_STORE": DIRECTORY, "ICEDB_SNAPSHOT_THREADS": "0"}, "ICEDB_SNAPSHOT_THREADS", 2),
+        ({"ICEDB_STORE": DIRECTORY, "ICEDB_READ_THREADS": "0"}, "ICEDB_READ_THREADS", 2),
         ({"ICEDB_STORE": DIRECTORY, "ICEDB_SNAPSHOT_ADDRESS": "192.0.2.1:1"}, "ICEDB_OPEN_ACCESS=true", 2),
         (
             {"ICEDB_STORE": DIRECTORY, "ICEDB_SNAPSHOT_ADDRESS": "192.0.2.1:1", "ICEDB_OPEN_ACCESS": "true"},

@@ -50,9 +50,9 @@ def client(request, settings, parquet):
 def rows(client, sql, **options):
     result = client.query(sql, **options)
     try:
-        return result.relation.fetchall()
+        return result.fetchall()
     finally:
-        result.connection.close()
+        result.close()
 
 
 def test_queries_read_the_bucket_and_nothing_else(client, settings, parquet, s3_server):
@@ -87,7 +87,7 @@ def test_conditions_and_readers_over_s3(client):
     snapshot = client.snapshot("events", where="amount > 2")
     assert (len(snapshot.files), snapshot.total_file_count) == (3, 3)  # no statistics in this log: the rows decide
     assert snapshot.to_arrow().column("amount").to_pylist() == [2.5] * 20
-    assert sum(batch.num_rows for batch in snapshot.to_batches(columns=["d"])) == 20
+    assert sum(batch.num_rows for batch in snapshot.to_arrow_reader(columns=["d"])) == 20
     with client.reading("events", partitions={"d": "2026-01-02"}) as held:
         assert held.sql("select d, sum(amount) from events group by all").fetchall() == [("2026-01-02", 50.0)]
 

@@ -317,8 +317,8 @@ def test_the_client_over_grpc_says_the_same_as_straight_from_the_store(client, p
         over_grpc = client.snapshot("events", partitions=filters, max_staleness_ms=0)
         assert over_grpc == straight.snapshot("events", partitions=filters), texts
     result = client.query("select sum(amount) from events")
-    assert result.relation.fetchall() == [(4.5,)]
-    result.connection.close()
+    assert result.fetchall() == [(4.5,)]
+    result.close()
 
 
 def test_typed_errors_survive_the_wire(client, parquet):

@@ -10,7 +10,7 @@ from waiting import wait_until
 @contextmanager
 def shared_frontend(folder):
     """Run a front end that takes small batches; its store lies below the folder. Its answers are held to the contract."""
-    rig = start_rig(folder / "store", frontend_max_batch_mb=1, frontend_memory_mb=32, frontend_webhook_linger_ms=30)
+    rig = start_rig(folder / "store", frontend_max_batch_mb=1, frontend_memory_mb=32)
     with checked():
         yield rig
     rig.frontend.stop()

@@ -62,17 +62,16 @@ class TableModel(RuleBasedStateMachine):
 
     @initialize(
         policy=st.sampled_from(["quarantine_batch", "quarantine_rows"]),
-        versions=st.sampled_from([0, 0, 3]),
         commits=st.lists(st.tuples(st.integers(1, 3), st.sampled_from(["a", "a", "b"])), min_size=2, max_size=4),
     )
-    def create(self, policy, versions, commits):
+    def create(self, policy, commits):
         holder = []
         store = MirroredStore(self.folder, lambda: holder[0].clock.now_ms() if holder else 0)
-        options = {"declared": {"id": "BIGINT", "p": "VARCHAR"}, "evolution": "widen", "keep_versions": versions}
+        options = {"declared": {"id": "BIGINT", "p": "VARCHAR"}, "evolution": "widen"}
         self.table = SmallTable.__new__(SmallTable)
         holder.append(self.table)
         self.table.__init__(store=store, name="events", on_bad_rows=policy, **options)
-        self.policy, self.versions = policy, versions
+        self.policy = policy
         self.store, self.paths, self.clock = self.table.store, self.table.paths, self.table.clock
         self.client = self.open_client()
         self.lake = connect("/unused", clock=self.clock, warehouse=Warehouse(self.store, "wh"))
@@ -117,9 +116,6 @@ class TableModel(RuleBasedStateMachine):
         """Whether nobody may have deleted what was live at a time."""
         now = self.clock.now_ms()
         if any(until > now and at <= at_ms for at, until in self.leases.values()):
-            return True
-        commits = sorted(time for time, _ in self.history[1:])
-        if self.versions and at_ms >= (commits[-self.versions] if len(commits) >= self.versions else 0):
             return True
         return at_ms > now - self.table.config.log_grace_ms
 

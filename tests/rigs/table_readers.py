@@ -126,5 +126,5 @@ class Readers(TableModel):
         found = self.query(partitions={"p": [place]})
         assert found == Counter(plain(row) for row in self.live if row["p"] == place)
         query = "SELECT count(*) FROM events"
-        total = self.client.query(query).relation.fetchall() if self.live else [(0,)]
+        total = self.client.query(query).fetchall() if self.live else [(0,)]
         assert total[0][0] == len(self.live)

@@ -212,7 +212,7 @@ def test_a_front_end_is_there_when_asked_for_and_stops_before_the_workers(tmp_pa
     assert by_name["gateway"].env["ICEDB_GATEWAY_PORT"] == str(ports.gateway)
     assert by_name["gateway"].env["ICEDB_GATEWAY_ICEBERG_PORT"] == str(ports.gateway_iceberg)
     assert "console" not in by_name
-    shutdown_ms = int(by_name["frontend"].env["ICEDB_FRONTEND_SHUTDOWN_MS"])
+    shutdown_ms = int(by_name["frontend"].env["ICEDB_DRAIN_MS"])
     assert shutdown_ms < 1000 * by_name["frontend"].stop_wait_s
 
 
@@ -223,7 +223,7 @@ def test_a_console_is_there_when_asked_for(tmp_path):
     assert console.env["ICEDB_CONSOLE_PORT"] == str(layout.ports.console)
     assert console.env["ICEDB_METRICS_PORT"] == str(layout.ports.console_metrics)
     assert layout.console_url.endswith(f":{layout.ports.console}")
-    assert int(console.env["ICEDB_CONSOLE_SHUTDOWN_MS"]) < 1000 * console.stop_wait_s
+    assert int(console.env["ICEDB_DRAIN_MS"]) < 1000 * console.stop_wait_s
 
 
 def test_the_environment_is_the_stacks_and_not_the_users(tmp_path, monkeypatch):

@@ -4,7 +4,6 @@ import json
 
 import pytest
 from icedb_client.wakeups import TaskTimeout
-from icedb_log.changes.table_changes import alter_table_config
 from icedb_log.clock import new_batch_id
 from icedb_log.commit.table import Table
 from icedb_log.errors import Unavailable
@@ -147,7 +146,7 @@ def test_an_id_that_is_not_there_is_said_so(icedb, table):
     assert "there is no erasure" in icedb("erasure", "list", "events", new_batch_id(table.clock), code=3).err
 
 
-def test_pins_and_versions_that_hold_an_erasure_up_are_named(icedb, table, monkeypatch):
+def test_pins_that_hold_an_erasure_up_are_named(icedb, table, monkeypatch):
     create_pin(Table.open(table, clock=table.clock), "q3")
     asked = icedb("erasure", "create", "events", "--where", WHERE, "--yes")
     assert "warning: table events has pins (q3)" in " ".join(asked.err.split())
@@ -159,10 +158,6 @@ def test_pins_and_versions_that_hold_an_erasure_up_are_named(icedb, table, monke
     clean(table)
     assert tuple(open_ids(table)) == (erasure_id,)
     unpin(table, "q3")
-    alter_table_config(table, {"keep_versions": 3}, clock=table.clock)
-    shown = " ".join(icedb("erasure", "list", "events", erasure_id).out.split())
-    assert "keeps 1: wait for as many commits, or icedb table alter events --set keep_versions=0" in shown
-    alter_table_config(table, {"keep_versions": 0}, clock=table.clock)
     assert "pin q3 keeps 1 until" in " ".join(icedb("erasure", "list", "events", erasure_id).out.split())
     for _ in range(4):
         table.clock.advance(table.config.orphan_age_ms)

@@ -74,7 +74,7 @@ def test_connecting_to_a_directory_needs_no_queue_and_no_engine():
 def test_an_append_and_a_query_load_the_engine_and_neither_spark_nor_a_queue(tmp_path):
     program = (
         f"from icedb import connect; table = connect({str(tmp_path)!r}).create_table('t'); "
-        "table.append([{'n': 1}]); table.merge(); table.query('select n from t').relation.fetchall()"
+        "table.append([{'n': 1}]); table.merge(); table.query('select n from t').fetchall()"
     )
     found = imported(program)
     assert {"duckdb", "pyarrow"} <= found

@@ -1,9 +1,8 @@
-"""``icedb tag``, reading at a pin, and versions, on a folder, without any worker."""
+"""``icedb tag``, and reading at a pin, on a folder, without any worker."""
 
 import json
 
 import pytest
-from icedb_log.table.stored_config import read_table_config
 from icedb_sim.rigs.parquet_warehouse import ParquetWarehouse
 
 SCHEMA = {"n": "BIGINT"}
@@ -86,15 +85,3 @@ def test_pins_that_are_not_well_are_explained(icedb, parquet):
     lines = icedb("tag", "list", "events").splitlines()
     assert lines[1].split()[:3] == ["q3", "unreadable", "-"]
     assert "q3" in icedb("snapshot", "events", "--tag", "q3", code=5)
-
-
-def test_versions_are_an_option_of_a_table(icedb, parquet):
-    place = parquet.warehouse.table("kept")
-    icedb("table", "create", "kept", "--set", "keep_versions=10")
-    assert read_table_config(place).keep_versions == 10
-    assert "the newest 10" in icedb("table", "show", "kept")
-    icedb("table", "alter", "kept", "--set", "keep_versions=0")
-    assert read_table_config(place).keep_versions == 0
-    assert "keep_versions" in icedb("table", "alter", "kept", "--set", "keep_versions=201", code=2)
-    few = ("--set", "log_files_slow=50", "--set", "keep_versions=50")
-    assert "keep_versions < log_files_slow must hold" in icedb("table", "alter", "kept", *few, code=2)

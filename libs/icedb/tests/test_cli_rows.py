@@ -1,4 +1,4 @@
-"""``icedb describe``, ``head`` and ``query``: what people read on a terminal, programs in a pipe, and files hold."""
+"""``icedb describe`` and ``query``: what people read on a terminal, programs in a pipe, and files hold."""
 
 import csv
 import io
@@ -57,7 +57,7 @@ def test_a_plan_is_printed_as_the_plan(icedb):
     assert row["explain_value"].startswith("┌──")
 
 
-def test_describe_says_what_is_known_and_how_well(icedb):
+def test_describe_says_what_is_known_and_how_well(icedb, monkeypatch):
     shown = icedb("describe", "events")
     lines = {line.split()[0]: line.split() for line in shown.splitlines() if line}
     assert lines["rows"] == ["rows", "600"]
@@ -65,8 +65,11 @@ def test_describe_says_what_is_known_and_how_well(icedb):
     assert lines["ts"] == ["ts", "TIMESTAMP", "0", "%", "600", "2026-01-02", "00:00:00", "2026-01-03", "00:04:59"]
     assert lines["event"] == ["event", "VARCHAR", "0", "%", "1", "view", "view"]
     assert lines["n"][:4] + lines["n"][-2:] == ["n", "BIGINT", "0", "%", "0", "299"]
-    assert "TIMESTAMP    0 %         ?" in icedb("describe", "events", "--no-scan")
-    found = json.loads(icedb("describe", "events", "--no-scan", "-o", "json"))
+    monkeypatch.setattr("icedb_client.describe.SMALL_ROWS", 0)
+    shown = icedb("describe", "events")
+    assert "TIMESTAMP    0 %         ?" in shown
+    assert "(`icedb query 'summarize events'` reads all rows)" in shown
+    found = json.loads(icedb("describe", "events", "-o", "json"))
     assert (found["source"], found["opened_count"], found["row_count"]) == ("footers", 2, 600)
     assert found["columns"][1] == {
         "name": "event",
@@ -80,25 +83,7 @@ def test_describe_says_what_is_known_and_how_well(icedb):
         "range_known": "exact",
         "promoted_from": None,
     }
-    found = json.loads(icedb("describe", "events", "--files", "0", "-o", "json"))
-    assert {each["name"]: each["range_known"] for each in found["columns"]} == {
-        "ts": "exact",
-        "event": "unknown",
-        "n": "unknown",
-    }
     assert "did you mean events?" in icedb("describe", "evnts", code=3)
-
-
-def test_head_gives_the_newest_rows(icedb):
-    lines = icedb("head", "events", "--limit", "2").splitlines()
-    assert [line.split()[:2] for line in lines] == [
-        ["ts", "event"],
-        ["2026-01-03", "00:04:59"],
-        ["2026-01-03", "00:04:58"],
-    ]
-    found = json.loads(icedb("head", "events", "-o", "json"))
-    assert (found["row_count"], found["rows"][0]["n"], found["rows"][9]["n"]) == (10, 299, 290)
-    assert "--limit" in icedb("head", "events", "--limit", "0", code=2)
 
 
 def test_each_format_holds_the_rows(icedb, tmp_path):

@@ -35,7 +35,6 @@ GIVEN = [
     ("data_grace_ms", ("--set", "data_grace=7h"), 7 * HOUR_MS),
     ("log_grace_ms", ("--set", "log_grace=30s"), 30_000),
     ("orphan_age_ms", ("--set", "orphan_age=2d"), 2 * DAY_MS),
-    ("keep_versions", ("--set", "keep_versions=4"), 4),
     ("key_memory", ("--set", "key_memory=retry"), "retry"),
     ("iceberg", ("--set", "iceberg=on-commit"), "on-commit"),
     ("iceberg_bounds", ("--set", "iceberg_bounds=off"), "off"),

@@ -82,7 +82,7 @@ def require_none(table):
 
 
 def rows_of(lake):
-    return sorted(lake.query("select id, user, amount from events").relation.fetchall())
+    return sorted(lake.query("select id, user, amount from events").fetchall())
 
 
 @pytest.mark.parametrize("sort", [(), ("id",)])

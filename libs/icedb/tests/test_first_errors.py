@@ -68,7 +68,7 @@ VARIABLES = [
     ("ICEDBSTORE", "did you mean ICEDB_STORE?"),
     ("ICEDB_S3_END_POINT", "did you mean ICEDB_S3_ENDPOINT?"),
 ]
-OF_OTHERS = ("ICEDB_FLUSH_INTERVAL_MS", "ICEDB_SNAPSHOT_READ_TIMEOUT_MS", "ICEDB_RUN_DIR", "STORE")
+OF_OTHERS = ("ICEDB_FLUSH_INTERVAL_MS", "ICEDB_READ_WAIT_MS", "ICEDB_RUN_DIR", "STORE")
 
 
 @pytest.mark.parametrize(("name", "body", "said"), FILES, ids=[name for name, _, _ in FILES])

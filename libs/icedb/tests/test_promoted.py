@@ -32,7 +32,7 @@ def lake(tmp_path, cli_env):
 
 
 def rows_of(lake, sql):
-    return lake.query(sql).relation.fetchall()
+    return lake.query(sql).fetchall()
 
 
 def test_columns_and_text_agree_whatever_is_done_to_the_rows(lake):
@@ -166,7 +166,7 @@ def test_nobody_sees_a_column_before_it_is_complete(lake):
     events.append([{"n": 4, "p": {"plan": "max"}}])
     before = events.snapshot()
     assert list(before.schema) == ["n", "p", "c"]
-    assert events.query("select * from events").relation.columns == ["n", "p", "c"]
+    assert events.query("select * from events").columns == ["n", "p", "c"]
     with pytest.raises(InvalidRequest, match="p__plan"):
         events.delete("p__plan = 'free'")
     with pytest.raises(InvalidRequest, match="p__plan"):

@@ -1,10 +1,10 @@
-"""What is known of a table without reading its rows, how well, and which files its newest rows are in."""
+"""What is known of a table without reading its rows, and how well."""
 
 from dataclasses import replace
 
 import pytest
 from icedb_client import Client
-from icedb_client.describe import DISTINCT_AT_ONCE, HEAD_FILES, _count_distinct, _Facts, plan_head
+from icedb_client.describe import DISTINCT_AT_ONCE, _count_distinct, _Facts
 from icedb_log.errors import InvalidRequest, Unavailable
 from icedb_sim.rigs.parquet_warehouse import ParquetWarehouse
 
@@ -59,10 +59,11 @@ EXACT_NONE = (0.0, "exact")
 
 
 @pytest.mark.parametrize("told", [True, False])
-def test_statistics_tell_columns_without_their_rows(add, events, told):
+def test_statistics_tell_columns_without_their_rows(add, events, told, monkeypatch):
+    monkeypatch.setattr("icedb_client.describe.SMALL_ROWS", 0)
     add(told=told)
     add("2026-01-03", "b", rows=50, modulo=5, told=told)
-    found = events().describe(scan=False)
+    found = events().describe()
     assert (found.source, found.opened_count, found.file_count, found.row_count) == ("footers", 2, 2, 150)
     assert [(each.name, each.count, each.min, each.max) for each in found.partitions] == [
         ("kind", 2, "a", "b"),
@@ -126,26 +127,10 @@ def test_long_text_is_bounded_and_a_file_that_says_nothing_makes_footers_be_read
     assert known(events().describe(), "ts")[2] == (("2026-01-02 00:00:00", "2026-01-02 00:01:39"), "exact")
 
 
-def test_a_scan_reads_the_rows(add, events):
-    add()
-    add("2026-01-03", rows=20)
-    found = events().describe(scan=True)
-    assert (found.source, found.opened_count) == ("rows", 2)
-    assert known(found, "n")[::2] == ((12 / 120, "exact"), (("1", "9"), "exact"))
-    assert known(found, "n")[1] == (9, "exact"), "a small table is counted, as without a scan"
-    assert known(found, "tags")[::2] == (EXACT_NONE, (("['a']", "['a']"), "exact"))
-    assert known(found, "kind")[1] == (1, "exact")
-    half = events().describe(scan=True, files=1)
-    assert known(half, "n")[0] == (0.1, "estimate")
-    assert known(half, "n")[1] in ((9, "estimate"), (10, "estimate"))
-    assert known(half, "ts")[2][1] == "estimate"
-
-
 def test_a_table_without_rows_has_columns_of_which_nothing_is_known(add, events):
     found = events().describe()
     assert (found.source, found.row_count, found.file_count, found.partitions) == ("log", 0, 0, ())
     assert {(each.nulls_known, each.distinct_known, each.range_known) for each in found.columns} == {("unknown",) * 3}
-    assert events().head().fetchall() == []
 
 
 @pytest.mark.parametrize("asked", [{"files": -1}, {"files": 10_001}])
@@ -154,42 +139,6 @@ def test_bounds_of_what_is_opened(add, events, asked):
         events().describe(**asked)
     with pytest.raises(InvalidRequest, match="without where"):
         events(where="true").describe()
-    for rows in (0, 100_001):
-        with pytest.raises(InvalidRequest, match="give 1 to 100,000"):
-            events().head(rows)
-
-
-def test_the_newest_rows_come_from_as_few_files_as_have_them(add, events):
-    for day in range(1, 10):
-        add(f"2026-01-0{day}", rows=10)
-    plan = plan_head(events(), 10)
-    assert [file.partition["d"] for file in plan.snapshot.files] == ["2026-01-09"]
-    assert (plan.order_by, plan.is_certain) == ("ts", True)
-    times = [row[0].isoformat() for row in events().head(3).fetchall()]
-    assert times == ["2026-01-09T00:00:09", "2026-01-09T00:00:08", "2026-01-09T00:00:07"]
-    plan = plan_head(events(), 11)
-    assert [file.partition["d"] for file in plan.snapshot.files] == ["2026-01-08", "2026-01-09"]
-    plan = plan_head(events(), 1000)
-    assert len(plan.snapshot.files) == HEAD_FILES
-    assert not plan.is_certain
-    plan = plan_head(events(where="n = 1"), 5)
-    assert len(plan.snapshot.files) == HEAD_FILES
-    assert not plan.is_certain
-
-
-def test_a_file_of_unknown_times_makes_nothing_certain(add, events):
-    add(rows=10)
-    add("2026-01-03", rows=10, told=False)
-    plan = plan_head(events(), 5)
-    assert (plan.order_by, plan.is_certain) == ("ts", False)
-
-
-def test_without_known_times_rows_come_from_the_files_made_last(add, events):
-    for _ in range(HEAD_FILES + 1):
-        add(told=False, rows=10)
-    plan = plan_head(events(), 5)
-    assert (plan.order_by, plan.is_certain, len(plan.snapshot.files)) == (None, False, HEAD_FILES)
-    assert len(events().head(5).fetchall()) == 5
 
 
 class Recorder:

@@ -53,9 +53,9 @@ def commit(parquet):
 def rows(client, sql, **kwargs):
     result = client.query(sql, **kwargs)
     try:
-        return result.relation.fetchall()
+        return result.fetchall()
     finally:
-        result.connection.close()
+        result.close()
 
 
 def test_a_snapshot_names_files_and_columns(client, commit):
@@ -139,8 +139,11 @@ def test_a_result_gives_its_rows_in_every_form(client, commit):
     commit("events", "select timestamp '2026-01-02' as ts, 'a' as event, 2.5 as amount", "d=2026-01-02")
     result = client.query("select ts, event, amount from events")
     row = (datetime(2026, 1, 2), "a", 2.5)
-    assert result.fetchall() == result.fetchall() == result.pl().rows() == [row]
-    assert result.df().to_dict("records") == result.arrow().to_pylist() == [dict(zip(("ts", "event", "amount"), row))]
+    assert result.fetchall() == result.fetchall() == [row]
+    snapshot, columns = client.snapshot("events"), list(result.columns)
+    assert result.to_arrow().equals(snapshot.to_arrow(columns=columns)), "times are in UTC, as in the table"
+    assert result.to_polars().equals(snapshot.to_polars(columns=columns))
+    assert result.to_pandas().equals(snapshot.to_pandas(columns=columns))
     assert repr(result) == str(result)
     assert "│ 2026-01-02 00:00:00 │ a       │    2.5 │" in repr(result)
 

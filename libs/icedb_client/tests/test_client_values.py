@@ -113,9 +113,9 @@ def test_a_package_that_is_missing_is_named_with_what_installs_it(client, create
     monkeypatch.setitem(sys.modules, package, None)
     result = client.query("select 1 as n from events")
     reads = {
-        "pyarrow": (snapshot.to_arrow, result.arrow),
-        "pandas": (snapshot.to_pandas, result.df),
-        "polars": (snapshot.to_polars, result.pl),
+        "pyarrow": (snapshot.to_arrow, result.to_arrow),
+        "pandas": (snapshot.to_pandas, result.to_pandas),
+        "polars": (snapshot.to_polars, result.to_polars),
     }
     for read in reads[package]:
         with pytest.raises(InvalidRequest, match=f"needs {package}, which is not installed: pip install {package}$"):

@@ -1,4 +1,4 @@
-"""The guards, pure: which one holds what, until when, and which one is told of several (J1, J4, J8, J9, V4)."""
+"""The guards, pure: which one holds what, until when, and which one is told of several (J1, J4, J9, V4)."""
 
 import pytest
 from icedb_log.holds.guards import (
@@ -9,9 +9,8 @@ from icedb_log.holds.guards import (
     Hold,
     Holds,
     find_deaths,
-    find_kept_versions,
 )
-from icedb_log.model import ListedLogFile, LogFile, LogTombstone, LogView
+from icedb_log.model import LogTombstone
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
 
 GRACE_MS = 1000
@@ -43,10 +42,6 @@ def told(kept, path):
 
 def pinned(name, until_ms=None, files=frozenset(["data"])):
     return Hold("pin", name, until_ms, files=files)
-
-
-def versions(count, since_ms):
-    return Hold("versions", str(count), since_ms=since_ms, told=f"the newest {count}")
 
 
 @pytest.mark.parametrize("guard", [log_guard, data_guard])
@@ -83,14 +78,6 @@ def test_j4_a_pin_holds_its_data_files_and_no_log_file():
     assert log_guard(everything) is None
 
 
-@pytest.mark.parametrize("guard", [log_guard, data_guard])
-def test_j8_versions_hold_what_died_after_the_oldest_of_them(guard):
-    assert guard(versions(3, 499_999)) == ("versions", None, "the newest 3")
-    # Time travel goes by the times of commits: what a commit removed is no part of the state after it.
-    assert guard(versions(3, 500_000)) is None
-    assert guard(versions(3, EVERY_STATE_MS), death=Death(1, 1)) is not None
-
-
 def test_j9_a_log_file_that_a_fence_names_is_held():
     hold = Hold("commit", "log", NOW_MS + 9, files=("log",), told="merge w/1")
     assert log_guard(hold) == ("commit", NOW_MS + 9, "merge w/1")
@@ -108,19 +95,3 @@ def test_of_several_guards_the_one_that_ends_last_is_told():
     assert data_guard(*leases) == ("lease", NOW_MS + 50 + MAX_STORE_GAP_MS, "l2")
     pin = pinned("q3", NOW_MS + 51 + MAX_STORE_GAP_MS)
     assert data_guard(*leases, pin) == ("pin", NOW_MS + 51 + MAX_STORE_GAP_MS, "q3")
-    assert data_guard(*leases, pin, versions(2, 0)) == ("versions", None, "the newest 2")
-
-
-def view(*times, seals=()):
-    files = [
-        ListedLogFile(f"wh/t/_log/{ms:013}_{name}.jsonl", "e", ms, 1, LogFile(ms, is_seal=ms in seals))
-        for ms, name in times
-    ]
-    return LogView("t", tuple(files), NOW_MS)
-
-
-def test_j8_versions_count_appends_and_merges_and_no_seals():
-    log = view((10, "aa"), (20, "m_bb"), (30, "cc"), (40, "dd"), seals=(30,))
-    assert find_kept_versions(log, 0) is None
-    assert [find_kept_versions(log, count).since_ms for count in (1, 2, 3, 4)] == [40, 20, 10, EVERY_STATE_MS]
-    assert find_kept_versions(view(), 1).since_ms == EVERY_STATE_MS

@@ -1,16 +1,13 @@
-"""What holds dead objects, read from the store and relied on: J8, J9, and the order of reading."""
+"""What holds dead objects, read from the store and relied on: J9, and the order of reading."""
 
 from dataclasses import replace
 
 import orjson
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from icedb_log.clean.holds import read_holds
 from icedb_log.commit.table import Table
-from icedb_log.errors import BelowHorizon, CorruptLog
+from icedb_log.errors import CorruptLog
 from icedb_log.holds.pins import create_pin
-from icedb_log.keys import parse_log_key
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
 from icedb_sim.tables.lease_steps import put_lease
 from icedb_sim.tables.small_table import SmallTable
@@ -114,7 +111,7 @@ def test_j4_j9_what_holds_is_read_after_the_log():
 
 
 def test_a_dry_run_names_each_guard_with_its_end_and_holder():
-    table = SmallTable(keep_versions=1)
+    table = SmallTable()
     table.append(1)
     table.append(2)
     at_ms = table.clock.now_ms() - 1
@@ -131,60 +128,10 @@ def test_a_dry_run_names_each_guard_with_its_end_and_holder():
 
 
 def test_read_holds_has_everything():
-    table = SmallTable(keep_versions=1)
+    table = SmallTable()
     table.append(1)
     create_pin(Table.open(table, clock=table.clock), "q3")
     put_lease(table, at_ms=5, ttl_ms=DAY_MS, clock=table.clock)
     view = table.view()
     holds = read_holds(table, view=view, config=table.config)
-    assert [hold.kind for hold in holds.found] == ["lease", "pin", "versions"]
-    assert holds.found[-1].since_ms == parse_log_key(view.files[-1].key).time_ms
-
-
-# -- versions
-
-STEPS = st.lists(
-    st.sampled_from(["append", "append", "merge", "full", "drop", "vacuum", "day"]), min_size=4, max_size=20
-)
-
-
-@settings(max_examples=60)
-@given(STEPS, st.integers(1, 5))
-def test_j8_the_newest_states_are_answered_whatever_was_vacuumed(history, count):
-    table = SmallTable(keep_versions=count)
-    states = {}
-    number = 0
-    for step in history:
-        if step == "append":
-            number += 1
-            table.append(number)
-        elif step in ("merge", "full"):
-            table.merge(full=step == "full")
-        elif step == "drop" and table.ids():
-            table.drop("p=a")
-        elif step == "vacuum":
-            table.vacuum()
-        elif step == "day":
-            table.clock.advance(DAY_MS)
-        newest = [parse_log_key(key).time_ms for key in table.keys(table.paths.log_prefix)]
-        if newest and max(newest) not in states:
-            states[max(newest)] = table.ids()
-        table.vacuum()
-        for time_ms in sorted(states)[-count:]:
-            assert table.ids(as_of_ms=time_ms) == states[time_ms]
-
-
-def test_j8_older_states_go_and_what_was_kept_for_them():
-    table = SmallTable(keep_versions=2)
-    for number in range(4):
-        table.append(number)
-        table.merge(full=True)
-    table.clock.advance(DAY_MS)
-    table.vacuum()
-    table.clock.advance(DAY_MS)
-    waiting = table.vacuum().waiting
-    assert {(w.guard, w.held_by, w.until_ms) for w in waiting} == {("versions", "the newest 2", None)}
-    assert len(table.keys(table.paths.data_prefix)) == 3  # the last merge's output and its two inputs
-    assert len(table.keys(table.paths.log_prefix)) == 3
-    with pytest.raises(BelowHorizon):
-        table.ids(as_of_ms=table.snapshot().horizon_ms - 1)
+    assert [hold.kind for hold in holds.found] == ["lease", "pin"]

@@ -68,6 +68,15 @@ def test_keys_of_a_folder_whose_lock_cannot_be_had_fail_and_others_go(store, roo
     assert len(report.deleted) >= 20
 
 
+def test_a_writer_has_the_lock_of_a_folder_between_runs_of_a_large_delete(store, root, monkeypatch):
+    keys = [f"t/{number}" for number in range(2 * local_store.KEYS_PER_LOCK + 1)]
+    write_all(root, keys)
+    taken, locked = [], store._locked
+    monkeypatch.setattr(store, "_locked", lambda key: taken.append(key) or locked(key))
+    assert len(store.delete(keys).deleted) == len(keys)
+    assert taken == keys[:: local_store.KEYS_PER_LOCK]
+
+
 def test_what_dead_writers_left_is_removed_once_it_is_old(store, root):
     store.put("key", b"x")
     now_ms = store.list_page("").store_now_ms

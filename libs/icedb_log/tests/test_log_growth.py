@@ -32,13 +32,6 @@ def test_bytes_written_for_each_commit_grow_slower_than_the_number_of_files(shap
     assert 0 < late.rewrite_factor <= 5
 
 
-def test_folding_all_small_log_files_each_time_writes_several_times_as_much():
-    # A model that cannot tell the policies apart would prove nothing.
-    (tiers,) = grow(180, interval_ms=10 * SECOND_MS)
-    (all_small,) = grow(180, interval_ms=10 * SECOND_MS, policy="all_small")
-    assert all_small.merge_log_bytes >= 3 * tiers.merge_log_bytes
-
-
 def test_the_log_stays_below_what_readers_can_list_however_fast_appends_come():
     (grown,) = grow(1100, interval_ms=100)
     assert grown.max_log_files < MAX_LOG_FILES

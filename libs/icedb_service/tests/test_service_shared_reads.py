@@ -40,7 +40,7 @@ class Rig:
         self.clock = SystemClock()
         self.store = GatedStore(self.clock.now_ms)
         self.warehouse = Warehouse(self.store)
-        bounds = {"max_jobs": 4, "max_jobs_per_table": 4, "wait_ms": 30_000, "wait_setting": "X", **limits}
+        bounds = {"max_jobs": 4, "max_jobs_per_table": 4, "wait_ms": 30_000, **limits}
         self.work = BlockingWork(**bounds)
         tables = TableCache(self.warehouse, clock=self.clock, max_tables=9, wait_ms=30_000, on_refresh=lambda _ms: None)
         self.reads = TableReads(tables, work=self.work)

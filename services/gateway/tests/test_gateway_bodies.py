@@ -15,9 +15,9 @@ SETTINGS = SimpleNamespace(
     part_bytes=4,
     gateway_max_bodies=1,
     gateway_body_wait_ms=60_000,
-    gateway_read_timeout_ms=60_000,
+    read_wait_ms=60_000,
     gateway_send_timeout_ms=60_000,
-    gateway_store_threads=2,
+    read_threads=2,
 )
 
 

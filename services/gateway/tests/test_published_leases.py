@@ -19,8 +19,8 @@ def test_a_lease_since_a_later_state_does_not_do_for_an_earlier_publication():
     earlier_ms = table.clock.now_ms()
     table.append(2)
     later_ms = table.clock.now_ms()
-    work = BlockingWork(max_jobs=2, max_jobs_per_table=2, wait_ms=LIMIT_MS, wait_setting="ICEDB_X_MS")
-    settings = SimpleNamespace(gateway_iceberg_staleness_ms=0, gateway_max_tables=4)
+    work = BlockingWork(max_jobs=2, max_jobs_per_table=2, wait_ms=LIMIT_MS)
+    settings = SimpleNamespace(gateway_staleness_ms=0, read_max_tables=4)
     published = PublishedTables(
         SimpleNamespace(
             warehouse=Warehouse(table.store, "wh"),

@@ -62,7 +62,6 @@ def test_a_commit_wakes_the_views_and_a_feed_takes_it(context):
     assert live_rows(context, "copy") == [1, 2]
     assert context.locked == ["events", "copy"]
     assert context.metric("icedb_ingest_feed_commits_total", outcome="taken") == 1
-    assert context.metric("icedb_ingest_feed_read_rows_total") == 2
     assert context.metric("icedb_ingest_rows_total") == 4
     assert tasks.feeds.feed("copy").is_idle
 

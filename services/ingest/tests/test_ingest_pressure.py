@@ -166,6 +166,13 @@ def test_a_long_interval_is_left_to_the_sweep_too(context):
     assert ingest.store.calls == [], "each staged batch wakes a flush: none of these may cost a LIST"
 
 
+def test_a_worker_waits_for_the_turn_that_another_one_has_taken_and_never_longer_than_an_interval(ingest):
+    for turn_ms, waited_ms in ((700, 700), (60_000, 1000)):
+        ingest.context.wakeups.turns["events"] = turn_ms
+        ingest.clock.advance(10_000)
+        assert ingest.commit() == waited_ms
+
+
 def test_rounds_of_one_run_feel_the_pressure_that_they_make(context):
     ingest = Ingest(context, flush_max_batches=1)
     for _ in range(6):

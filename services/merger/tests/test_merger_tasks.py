@@ -105,7 +105,7 @@ def test_a_turn_looks_once_for_paths_that_are_to_be_promoted(context):
     for number in range(8):
         context.commit([{"n": number}], table="web")
     merger = context.engine.merger = SampledMerger(context)
-    assert make_tasks(context, merge_hot_files=4).merge("web").details["commits"] > 0
+    assert make_tasks(context, merge_hot_bytes=1).merge("web").details["commits"] > 0
     assert (merger.sample_count, read_table_config(context.warehouse.table("web")).promoted) == (
         1,
         {"p__plan": ("p", "plan")},
@@ -117,7 +117,7 @@ def test_a_turn_looks_once_for_paths_that_are_to_be_promoted(context):
 
 def test_after_its_amount_a_table_makes_room_for_others(context):
     append(context, 8)
-    assert make_tasks(context, merge_hot_files=8).merge("events").details["has_more"]
+    assert make_tasks(context, merge_hot_bytes=1).merge("events").details["has_more"]
     assert context.metric("icedb_merge_turns_total", lane="hot", end="amount") == 1
 
 
@@ -137,7 +137,7 @@ def test_each_figure_of_a_merge_is_counted_as_what_it_is(context):
         commit_count=1, group_count=2, input_count=3, output_count=4, input_bytes=5, output_bytes=6, row_count=7,
         copied_bytes=8, decoded_row_count=9, folded_log_count=10, misfit_count=11,
     )  # fmt: skip
-    context.metrics.record("cold", figures)
+    context.metrics.record(figures)
     names = ("commits", "rows", "copied_bytes", "decoded_rows", "folded_log_files", "promoted_misfits")
     assert [context.metric(f"icedb_merge_{name}_total") for name in names] == [1, 7, 8, 9, 10, 11]
     for name, counts in (("files", [3, 4]), ("bytes", [5, 6])):
@@ -177,7 +177,6 @@ def test_a_full_merge_takes_turns_too_and_whoever_asked_goes_on(context):
     assert tasks.merge("events", full=True).details["has_more"]
     assert context.wakeups.woken == []
     assert not tasks.merge("events", full=True).details["has_more"]
-    assert context.metric("icedb_merge_lane_commits_total", lane="full") == 1
 
 
 def test_the_cold_lane_merges_what_rests(context):
@@ -187,8 +186,6 @@ def test_the_cold_lane_merges_what_rests(context):
     context.clock.advance(3_600_000)
     work = tasks.cold("events")
     assert (work.details["files_in"], work.details["has_more"]) == (2, False)
-    assert context.metric("icedb_merge_lane_commits_total", lane="cold") == 1
-    assert context.metric("icedb_merge_lane_bytes_total", lane="cold") == work.details["bytes_in"]
 
 
 def test_a_cold_turn_that_is_over_goes_on_later(context):
@@ -251,7 +248,6 @@ def test_commits_that_have_landed_are_counted_whatever_stops_the_turn(context):
     with pytest.raises(LockLost):
         make_tasks(context, merge_commit_bytes=1, merge_turn_ms=10**9).merge("wide")
     assert len(context.snapshot("wide").live) == 1 + 4
-    assert context.metric("icedb_merge_lane_commits_total", lane="hot") == 1
     assert context.metric("icedb_merge_turns_total", lane="hot", end="stopped") == 1
 
 

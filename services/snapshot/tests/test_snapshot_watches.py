@@ -30,7 +30,7 @@ class Rig:
             settings=SimpleNamespace(
                 snapshot_watch_interval_ms=0,
                 snapshot_watch_idle_interval_ms=IDLE_MS,
-                snapshot_threads=2 * max_polls,
+                read_threads=2 * max_polls,
                 snapshot_max_watchers=max_watchers,
             ),
             reads=SimpleNamespace(read=self.read_table, work=SimpleNamespace(run_compute=self.compute)),

@@ -32,7 +32,7 @@ def start(rig):
 
 
 def test_a_store_that_hangs_is_answered_503_and_the_others_go_on(rig, start):
-    hasty = start(gateway_staleness_ms=0, gateway_read_timeout_ms=500)
+    hasty = start(gateway_staleness_ms=0, read_wait_ms=500)
     rig.warehouse.store.gate.clear()
     assert refused(client(hasty).list_objects_v2, Bucket=BUCKET, Prefix="events/") == ("ServiceUnavailable", 503)
     wait_until(lambda: hasty.call("GET", "/").status == 200, "buckets are listed")

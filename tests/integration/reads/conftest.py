@@ -1,11 +1,7 @@
 """A warehouse, the service that answers for it, and every way to read: the fixtures of the suite for all clients."""
 
-import asyncio
-import inspect
-from contextlib import contextmanager
-
 import pytest
-from icedb_client import AsyncClient, AsyncSnapshot, Client
+from icedb_client import Client
 from icedb_client.settings import ClientSettings
 from icedb_log.store.local_store import LocalObjectStore
 from icedb_log.warehouse import Warehouse
@@ -15,58 +11,6 @@ from icedb_sim.rigs.snapshot_rig import start_snapshot
 FIRST_MS = 1_767_312_000_000  # 2026-01-02T00:00:00Z
 SCHEMA = {"ts": "TIMESTAMP", "event": "VARCHAR", "n": "BIGINT", "ok": "BOOLEAN", "day": "DATE"}
 WIDE = {"n": "DOUBLE", "day": "TIMESTAMP"}
-
-
-class Waiting:
-    """An asynchronous client or snapshot that is waited for, so that one suite tests both."""
-
-    def __init__(self, wrapped, runner):
-        self._wrapped = wrapped
-        self._runner = runner
-
-    def __getattr__(self, name):
-        found = getattr(self._wrapped, name)
-        if not callable(found) or isinstance(found, type):
-            return found
-
-        def call(*args, **kwargs):
-            answer = found(*args, **kwargs)
-            if hasattr(answer, "__aenter__"):
-                return self._enter(answer)
-            if hasattr(answer, "__anext__"):
-                return self._iterate(answer)
-            return self._wrap(self._wait(answer) if inspect.isawaitable(answer) else answer)
-
-        return call
-
-    def _wait(self, awaitable):
-        async def run():
-            return await awaitable
-
-        return self._runner.run(run())
-
-    def _wrap(self, answer):
-        return Waiting(answer, self._runner) if isinstance(answer, AsyncSnapshot) else answer
-
-    @contextmanager
-    def _enter(self, block):
-        answer = self._wait(block.__aenter__())
-        try:
-            yield self._wrap(answer)
-        except BaseException as error:
-            if not self._wait(block.__aexit__(type(error), error, error.__traceback__)):
-                raise
-        else:
-            self._wait(block.__aexit__(None, None, None))
-
-    def _iterate(self, items):
-        try:
-            while True:
-                yield self._wait(items.__anext__())
-        except StopAsyncIteration:
-            return
-        finally:
-            self._wait(items.aclose())
 
 
 @pytest.fixture(scope="module")
@@ -114,37 +58,12 @@ def service(parquet):
     rig.stop()
 
 
-@pytest.fixture(scope="module")
-def open_way(parquet, service):
-    """Opens a client: ``store`` or ``grpc``, ``async`` before it or not."""
-    over_grpc = ClientSettings(snapshot_address=service.address)
-
-    @contextmanager
-    def open_way(way):
-        ways = (
-            {"settings": over_grpc} if "grpc" in way else {"settings": ClientSettings(), "warehouse": parquet.warehouse}
-        )
-        if not way.startswith("async"):
-            with Client(**ways) as client:
-                yield client
-            return
-        with asyncio.Runner() as runner:
-            client = AsyncClient(**ways)
-            yield Waiting(client, runner)
-            runner.run(client.close())
-
-    return open_way
-
-
-@pytest.fixture(scope="module", params=["store", "grpc", "async store", "async grpc"])
-def client(request, open_way):
+@pytest.fixture(scope="module", params=["store", "grpc"])
+def client(request, parquet, service):
     """Every way in."""
-    with open_way(request.param) as client:
-        yield client
-
-
-@pytest.fixture(scope="module", params=["store", "async grpc"])
-def reader(request, open_way):
-    """Two of them, which are all there is of each kind: for what happens after a snapshot has been answered."""
-    with open_way(request.param) as client:
+    if request.param == "grpc":
+        found = Client(settings=ClientSettings(snapshot_address=service.address))
+    else:
+        found = Client(settings=ClientSettings(), warehouse=parquet.warehouse)
+    with found as client:
         yield client

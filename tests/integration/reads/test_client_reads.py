@@ -53,9 +53,9 @@ def expected(all_rows, where):
     return all_rows.execute(f"select * from events where ({where}\n) order by ts, event").fetchall()
 
 
-def test_conditions_mean_what_they_say(reader, all_rows):
+def test_conditions_mean_what_they_say(client, all_rows):
     for where in CONDITIONS:
-        found = naive(reader.snapshot("events", where=where).to_arrow())
+        found = naive(client.snapshot("events", where=where).to_arrow())
         assert _same(found, expected(all_rows, where)), where
 
 
@@ -63,7 +63,7 @@ def test_a_condition_means_the_same_to_every_reader(client, all_rows):
     where = CONDITIONS[1]
     snapshot = client.snapshot("events", where=where)
     wanted = expected(all_rows, where)
-    assert _same(naive(pa.Table.from_batches(snapshot.to_batches())), wanted)
+    assert _same(naive(pa.Table.from_batches(snapshot.to_arrow_reader())), wanted)
     assert _same(naive(pa.Table.from_pandas(snapshot.to_pandas())), wanted)
     assert _same(naive(snapshot.to_polars().to_arrow()), wanted)
     assert _same([row[:6] for row in snapshot.sql("select * from events").fetchall()], wanted)
@@ -72,9 +72,9 @@ def test_a_condition_means_the_same_to_every_reader(client, all_rows):
         assert _same(con.execute("select * exclude (d, c) from v").fetchall(), wanted)
 
 
-def test_conditions_on_widened_columns_of_a_view(reader, all_rows):
+def test_conditions_on_widened_columns_of_a_view(client, all_rows):
     with duckdb.connect() as con:
-        reader.snapshot("events").duckdb(con)
+        client.snapshot("events").duckdb(con)
         for where in (*CONDITIONS, "n <> 2.75", "day > timestamp '2026-01-01 06:00:00'", "n in (2.75, 1)"):
             found = con.execute(f"select * exclude (d, c) from events where ({where}\n)").fetchall()
             assert _same(found, expected(all_rows, where)), where
@@ -90,7 +90,7 @@ def test_files_are_left_out_too(client):
     assert len(client.snapshot("events", where="n = 1 and false").files) == 0
 
 
-def test_types_do_not_depend_on_the_rows(reader):
+def test_types_do_not_depend_on_the_rows(client):
     types = {
         "ts": pa.timestamp("us", "UTC"),
         "event": pa.string(),
@@ -100,9 +100,9 @@ def test_types_do_not_depend_on_the_rows(reader):
         "country": pa.string(),
     }
     for where in (None, "event = 'click'", "n is null", "false"):
-        table = reader.snapshot("events", where=where).to_arrow()
+        table = client.snapshot("events", where=where).to_arrow()
         assert dict(zip(table.schema.names, table.schema.types, strict=True)) == types
-    snapshot = reader.snapshot("events")
+    snapshot = client.snapshot("events")
     assert dict(snapshot.schema) == {
         "ts": "TIMESTAMP",
         "event": "VARCHAR",
@@ -132,8 +132,8 @@ def test_types_do_not_depend_on_the_rows(reader):
     assert len(frame) == len(polars) == 6
 
 
-def test_columns_are_chosen_and_ordered_and_partition_fields_may_be_among_them(reader):
-    snapshot = reader.snapshot("events", where="event = 'nine'")
+def test_columns_are_chosen_and_ordered_and_partition_fields_may_be_among_them(client):
+    snapshot = client.snapshot("events", where="event = 'nine'")
     assert snapshot.to_arrow(columns=["c", "EVENT", "d"]).to_pylist() == [
         {"c": "a/b", "event": "nine", "d": "2026-01-03"}
     ]
@@ -156,29 +156,29 @@ def test_views_have_the_partition_fields_and_leave_out_files_by_them(client):
     assert empty.to_arrow(columns=["d", "n"]).num_rows == 0
 
 
-def test_tables_without_files_and_without_columns(reader):
-    empty = reader.snapshot("bare")
+def test_tables_without_files_and_without_columns(client):
+    empty = client.snapshot("bare")
     assert (len(empty.files), dict(empty.schema), empty.row_count) == (0, {}, 0)
     assert (empty.to_arrow().num_columns, empty.to_arrow_reader().read_all().num_rows) == (0, 0)
     assert (len(empty.to_pandas()), empty.to_polars().shape) == (0, (0, 0))
     assert empty.sql("select count(*) from bare").fetchall() == [(0,)]
-    none = reader.snapshot("events", where="event = 'none at all'")
+    none = client.snapshot("events", where="event = 'none at all'")
     assert none.to_arrow().num_rows == 0
 
 
-def test_columns_that_are_only_declared_are_columns(reader, parquet):
-    empty = reader.snapshot("empty", where="ts >= '2026-01-01'")
+def test_columns_that_are_only_declared_are_columns(client, parquet):
+    empty = client.snapshot("empty", where="ts >= '2026-01-01'")
     assert (dict(empty.schema), empty.to_arrow().schema.names, len(empty.files)) == ({"ts": "TIMESTAMP"}, ["ts"], 0)
-    snapshot = reader.snapshot("declared", where="later is null and event = 'a'")
+    snapshot = client.snapshot("declared", where="later is null and event = 'a'")
     assert dict(snapshot.schema) == {"event": "VARCHAR", "later": "BIGINT"}
     assert snapshot.to_arrow().to_pylist() == [{"event": "a", "later": None}]
-    assert reader.snapshot("declared", where="later = 3").to_arrow().num_rows == 0
+    assert client.snapshot("declared", where="later = 3").to_arrow().num_rows == 0
 
 
-def test_big_results_come_in_batches(reader):
-    reader = reader.snapshot("events").to_arrow_reader(batch_rows=1)
-    assert reader.schema.field("ts").type == pa.timestamp("us", "UTC")
-    assert sum(batch.num_rows for batch in reader) == 6
+def test_big_results_come_in_batches(client):
+    stream = client.snapshot("events").to_arrow_reader(batch_rows=1)
+    assert stream.schema.field("ts").type == pa.timestamp("us", "UTC")
+    assert sum(batch.num_rows for batch in stream) == 6
 
 
 @pytest.mark.parametrize(
@@ -227,9 +227,9 @@ def test_bad_requests_say_what_is_wrong(client):
             call()
 
 
-def test_a_condition_that_only_duckdb_can_refuse(reader):
-    snapshot = reader.snapshot("events", where="date_trunc('nonsense', ts) = ts")
-    for read in (snapshot.to_arrow, lambda: list(snapshot.to_batches())):
+def test_a_condition_that_only_duckdb_can_refuse(client):
+    snapshot = client.snapshot("events", where="date_trunc('nonsense', ts) = ts")
+    for read in (snapshot.to_arrow, lambda: list(snapshot.to_arrow_reader())):
         with pytest.raises(InvalidRequest, match="where="):
             read()
 
@@ -247,6 +247,6 @@ def test_tables_and_what_they_are(client):
 
 def test_queries_over_several_tables(client):
     result = client.query("select count(*), (select count(*) from past) from events where d = '2026-01-03'", as_of=None)
-    with result.relation as rows:
+    with result as rows:
         assert rows.fetchall() == [(2, 2)]
     assert set(result.snapshots) == {"events", "past"}

@@ -90,8 +90,8 @@ def test_pins(client, parquet):
     pinned = client.snapshot("growing", pin=name)
     assert list(pinned.files) == list(before.files)
     result = client.query("select count(*) from growing", pin=name)
-    assert result.relation.fetchall() == [(before.row_count,)]
-    result.relation.close()
+    assert result.fetchall() == [(before.row_count,)]
+    result.close()
 
 
 def test_a_lease_lasts_as_long_as_the_block(client, parquet):
@@ -121,15 +121,15 @@ def test_a_long_read_takes_a_lease_from_now_on_or_of_its_last_commit_if_there_is
             assert [lease.at_ms for lease in read_leases(TableStore(store, paths))] == [1]
 
 
-def test_a_lost_lease_fails_the_read(reader, parquet):
+def test_a_lost_lease_fails_the_read(client, parquet):
     store, paths = parquet.warehouse.store, parquet.warehouse.table("leased").paths
 
     def lose(snapshot):
         store.delete([paths.hold_key("lease", snapshot.lease.lease_id)])
         snapshot.hold.renew()
 
-    with pytest.raises(Unavailable, match=r"lease .* was\s+lost.*read again"), reader.reading("leased") as snapshot:
-        batches = iter(snapshot.to_batches(batch_rows=1))
+    with pytest.raises(Unavailable, match=r"lease .* was\s+lost.*read again"), client.reading("leased") as snapshot:
+        batches = iter(snapshot.to_arrow_reader(batch_rows=1))
         lose(snapshot)
         for read in (
             snapshot.to_arrow,
@@ -141,19 +141,19 @@ def test_a_lost_lease_fails_the_read(reader, parquet):
                 read()
 
 
-def test_a_file_that_is_gone_names_the_remedy(reader, parquet):
+def test_a_file_that_is_gone_names_the_remedy(client, parquet):
     name = f"gone_{CLOCK.new_id()[-8:]}"
     parquet.create(name)
     done = parquet.commit(name, "select 1 as a", schema={"a": "BIGINT"})
     parquet.commit(name, "select 2 as a", schema={"a": "BIGINT"})
-    snapshot = reader.snapshot(name)
+    snapshot = client.snapshot(name)
     parquet.warehouse.store.delete([done.data_key])
     for read in (
         snapshot.to_arrow,
-        lambda: list(snapshot.to_batches()),
+        lambda: list(snapshot.to_arrow_reader()),
         snapshot.to_polars,
         lambda: snapshot.sql(f"select * from {name}").fetchall(),
-        lambda: reader.query(f"select * from {name}").relation.fetchall(),
+        lambda: client.query(f"select * from {name}").fetchall(),
     ):
         with pytest.raises(Unavailable, match=r"grace period.*client\.reading"):
             read()

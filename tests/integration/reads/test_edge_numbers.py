@@ -83,7 +83,7 @@ def find_wrong(lake, table, wanted, doors=("query", "printed", "where")):
         ways = {
             "printed": lambda: ask_at_once(con.execute, table.name, wanted),
             "view": lambda: ask_at_once(other.execute, table.name, wanted),
-            "query": lambda: ask_at_once(lambda sql: lake.query(sql).relation, table.name, wanted),
+            "query": lambda: ask_at_once(lambda sql: lake.query(sql), table.name, wanted),
             "where": lambda: [
                 sorted(table.snapshot(where=where).to_arrow(columns=["n"])["n"].to_pylist()) for where in wanted
             ],

@@ -1,6 +1,5 @@
 """Lists of files as record batches, and what came and went since a snapshot, over real gRPC and without a service."""
 
-import asyncio
 import contextlib
 import random
 import sys
@@ -9,7 +8,7 @@ from dataclasses import replace
 import grpc
 import pyarrow as pa
 import pytest
-from icedb_client import AsyncClient, Client
+from icedb_client import Client
 from icedb_client.settings import ClientSettings
 from icedb_client.store_reads import StoreReads
 from icedb_log.errors import InvalidRequest
@@ -19,22 +18,7 @@ from icedb_proto import snapshot_pb2 as pb
 from snapshot_stub import other, refused
 from waiting import LIMIT_MS, LIMIT_S
 
-GRPC, STORE, ASYNC = "a client of the service", "a client of the store", "an asyncio client"
-
-
-class AsyncAsking:
-    """An asyncio client for callers who wait."""
-
-    def __init__(self, address):
-        self._loop = asyncio.new_event_loop()
-        self._client = AsyncClient(settings=ClientSettings(snapshot_address=address))
-
-    def snapshot(self, *args, **fields):
-        return self._loop.run_until_complete(self._client.snapshot(*args, **fields))
-
-    def close(self):
-        self._loop.run_until_complete(self._client.close())
-        self._loop.close()
+GRPC, STORE = "a client of the service", "a client of the store"
 
 
 @pytest.fixture
@@ -43,9 +27,7 @@ def connect(table, serve):
 
     def connect(kind, address=None):
         address = address or f"127.0.0.1:{serve().port}"
-        if kind == ASYNC:
-            client = AsyncAsking(address)
-        elif kind == GRPC:
+        if kind == GRPC:
             client = Client(settings=ClientSettings(snapshot_address=address))
         else:
             client = Client(settings=ClientSettings(store="file:///nowhere"))
@@ -113,7 +95,7 @@ def test_pages_and_filters_of_record_batches(table, stub):
     assert read_batches(none.file_batches).num_rows == none.file_count == 0
 
 
-@pytest.mark.parametrize("kind", [GRPC, STORE, ASYNC])
+@pytest.mark.parametrize("kind", [GRPC, STORE])
 @pytest.mark.parametrize("seed", range(3))
 def test_what_came_and_went_since_any_snapshot_makes_the_new_one(table, connect, kind, seed):
     chance, client = random.Random(seed), connect(kind)
@@ -148,13 +130,12 @@ def test_what_came_and_went_since_any_snapshot_makes_the_new_one(table, connect,
     assert steps > 5
 
 
-@pytest.mark.parametrize("kind", [GRPC, ASYNC])
-def test_a_server_that_does_not_know_a_snapshot_answers_whole_and_says_so(table, serve, connect, kind):
+def test_a_server_that_does_not_know_a_snapshot_answers_whole_and_says_so(table, serve, connect):
     table.append(1)
-    client = connect(kind)
+    client = connect(GRPC)
     since = client.snapshot("events", columnar=True)
     table.append(2)
-    fresh = connect(kind, f"127.0.0.1:{serve().port}")  # another replica: it has never seen the first state
+    fresh = connect(GRPC, f"127.0.0.1:{serve().port}")  # another replica: it has never seen the first state
     new = fresh.snapshot("events", since=since)
     assert new.changes is None
     assert new.files.paths == [marker.path for marker in table.snapshot().live]

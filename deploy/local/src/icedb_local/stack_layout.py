@@ -228,6 +228,7 @@ class StackLayout:
             "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
             "-Xms24m -Xmn16m -XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=20",
             "ICEDB_SHUTDOWN_GRACE_MS": str((WORKER_STOP_WAIT_S - 4) * 1000),
+            "ICEDB_DRAIN_MS": str((SERVER_STOP_WAIT_S - 4) * 1000),
         }
         return inherited | own | self.client_env() | dict(self.overrides)
 
@@ -250,12 +251,10 @@ class StackLayout:
 
     def _own_env(self, name: str) -> dict[str, str]:
         """Return what only one program is told."""
-        stop_ms = str((SERVER_STOP_WAIT_S - 4) * 1000)
         if name in FRONTENDS:
             return {
                 "ICEDB_FRONTEND_HTTP_PORT": str(self.ports.http),
                 "ICEDB_FRONTEND_GRPC_PORT": str(self.ports.grpc),
-                "ICEDB_FRONTEND_SHUTDOWN_MS": stop_ms,
             }
         if name == GATEWAY:
             return {
@@ -263,10 +262,9 @@ class StackLayout:
                 "ICEDB_GATEWAY_ICEBERG_PORT": str(self.ports.gateway_iceberg),
                 # Engines read a directory by themselves; of a bucket they have no keys.
                 "ICEDB_GATEWAY_ICEBERG_CREDENTIALS": "vended" if self.store == "s3" else "none",
-                "ICEDB_GATEWAY_SHUTDOWN_MS": stop_ms,
             }
         if name == CONSOLE:
-            return {"ICEDB_CONSOLE_PORT": str(self.ports.console), "ICEDB_CONSOLE_SHUTDOWN_MS": stop_ms}
+            return {"ICEDB_CONSOLE_PORT": str(self.ports.console)}
         return {"ICEDB_SPARK_STARTS_LATE": "true"} if name in self.late else {}
 
     def _redis(self, name: str, port: int) -> Program:

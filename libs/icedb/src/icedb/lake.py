@@ -11,7 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from icedb_client.client import Client, QueryResult
+from icedb_client.client import Client
 from icedb_client.requests import Time
 from icedb_client.settings import ClientSettings, load_client_settings
 from icedb_log.clock import Clock
@@ -33,6 +33,8 @@ from icedb.lake_table import LakeTable
 from icedb.session import LakeSession
 
 if TYPE_CHECKING:
+    from icedb_client.duck import QueryResult
+
     from icedb.work import Done
 
 _log: Final = logging.getLogger(__name__)
@@ -186,7 +188,7 @@ class Lake(LakeSession):
 
         drop_table(self.warehouse.table(name), clock=self.clock)
 
-    def query(self, sql: str, *, as_of: Time | None = None, pin: str | None = None) -> QueryResult:
+    def query(self, sql: str, *, as_of: Time | None = None, pin: str | None = None) -> "QueryResult":
         """Run one reading statement over consistent snapshots of the tables it names; see :meth:`Client.query`."""
         return self.client.query(sql, as_of=as_of, pin=pin)
 

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from icedb_client.client import QueryResult
 from icedb_client.requests import Partitions, Time
 from icedb_client.snapshots import Snapshot
 from icedb_log.changes.frequent_paths import promote_by_sample
@@ -25,7 +24,7 @@ from icedb.table_writer import TableWriter
 
 if TYPE_CHECKING:
     from icedb_client.describe import TableDescription
-    from icedb_client.duck import Rows
+    from icedb_client.duck import QueryResult
 
 
 class LakeTable(TableWriter):
@@ -39,17 +38,13 @@ class LakeTable(TableWriter):
         """
         return Appender(self, commit_every_ms=commit_every_ms)
 
-    def query(self, sql: str, *, as_of: Time | None = None, pin: str | None = None) -> QueryResult:
+    def query(self, sql: str, *, as_of: Time | None = None, pin: str | None = None) -> "QueryResult":
         """Run one reading statement; the table stands under its name. See :meth:`icedb_client.Client.query`."""
         return self.lake.client.query(sql, as_of=as_of, pin=pin)
 
-    def describe(self, *, files: int = 100, scan: bool | None = None) -> "TableDescription":
+    def describe(self, *, files: int = 100) -> "TableDescription":
         """Return what is in each column; see :meth:`icedb_client.snapshots.Snapshot.describe`."""
-        return self.lake.client.snapshot(self.name, bounds=True).describe(files=files, scan=scan)
-
-    def head(self, rows: int = 10) -> "Rows":
-        """Return some of the newest rows; see :meth:`icedb_client.snapshots.Snapshot.head`."""
-        return self.lake.client.snapshot(self.name, bounds=True).head(rows)
+        return self.lake.client.snapshot(self.name, bounds=True).describe(files=files)
 
     def snapshot(
         self,

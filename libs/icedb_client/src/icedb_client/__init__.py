@@ -4,10 +4,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from icedb_client.async_client import AsyncClient, AsyncSnapshot
-    from icedb_client.client import Client, QueryResult
+    from icedb_client.client import Client
     from icedb_client.delivery import Undelivered, Wait
     from icedb_client.describe import ColumnDescription, TableDescription
+    from icedb_client.duck import QueryResult
     from icedb_client.producer import BufferFull, Producer, ProducerCounters, ProducerOptions, UnsentBatch, UnsentRows
     from icedb_client.requests import Changes, LeaseInfo, SnapshotEvent, TableInfo
     from icedb_client.settings import ClientSettings
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from icedb_client.transport import CommitReport, EnqueuedBatch
 
 __all__ = [
-    "AsyncClient",
-    "AsyncSnapshot",
     "BufferFull",
     "Changes",
     "Client",
@@ -41,8 +39,6 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "AsyncClient": "async_client",
-    "AsyncSnapshot": "async_client",
     "BufferFull": "producer",
     "Changes": "requests",
     "Client": "client",
@@ -55,7 +51,7 @@ _HOMES: Final = {
     "Producer": "producer",
     "ProducerCounters": "producer",
     "ProducerOptions": "producer",
-    "QueryResult": "client",
+    "QueryResult": "duck",
     "Snapshot": "snapshots",
     "SnapshotEvent": "requests",
     "TableDescription": "describe",

@@ -7,7 +7,7 @@ when ``enqueue`` returns, whether or not Redis or any worker is there.
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Self
 
@@ -41,64 +41,12 @@ from icedb_client.transport import CommitReport, EnqueuedBatch, Transport
 from icedb_client.wakeups import WakeupSender
 
 if TYPE_CHECKING:
-    from duckdb import DuckDBPyConnection
-    from pandas import DataFrame
-    from polars import DataFrame as PolarsFrame
-    from pyarrow import Table
-
-    from icedb_client.duck import Rows
+    from icedb_client.duck import QueryResult
     from icedb_client.grpc_reads import GrpcReads
     from icedb_client.http_transport import HttpTransport
     from icedb_client.store_reads import StoreReads
 
 DEFAULT_ARROW_BATCH_ROWS: Final = 1_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class QueryResult:
-    """The answer of a query. It prints its first rows; each method runs the query and returns all of them.
-
-    Attributes:
-        relation: DuckDB's lazy result, with all that DuckDB has: ``.fetchmany(n)``, ``.to_arrow_reader()``, ….
-        snapshots: What each table was read from, by name.
-        connection: Owns the result; close it when done, or the relation.
-    """
-
-    relation: "Rows"
-    snapshots: Mapping[str, Snapshot]
-    connection: "DuckDBPyConnection"
-
-    def __repr__(self) -> str:
-        """Return the first rows as a table."""
-        return str(self.relation)
-
-    def fetchall(self) -> list[tuple[Any, ...]]:
-        """Return the rows as tuples. Raises Unavailable, or InvalidRequest for a value that the query cannot take."""
-        rows: list[tuple[Any, ...]] = self.relation.fetchall()
-        return rows
-
-    def df(self) -> "DataFrame":
-        """Return the rows for pandas. Raises as :meth:`fetchall`, and InvalidRequest without pandas."""
-        frame: DataFrame = self._rows("pandas").df()
-        return frame
-
-    def pl(self) -> "PolarsFrame":
-        """Return the rows for Polars. Raises as :meth:`fetchall`, and InvalidRequest without Polars and PyArrow."""
-        frame: PolarsFrame = self._rows("polars", "pyarrow").pl()
-        return frame
-
-    def arrow(self) -> "Table":
-        """Return the rows for Arrow. Raises as :meth:`fetchall`, and InvalidRequest without PyArrow."""
-        table: Table = self._rows("pyarrow").to_arrow_table()
-        return table
-
-    def _rows(self, *packages: str) -> "Rows":
-        """Return the relation, for what needs packages. Raises InvalidRequest if one is not installed."""
-        from icedb_client.duck import require_package  # noqa: PLC0415 - who has a result has loaded DuckDB
-
-        for package in packages:
-            require_package(package, what="this form of a result")
-        return self.relation
 
 
 class Client:
@@ -351,7 +299,6 @@ class Client:
         /,
         table: str,
         *,
-        options: ProducerOptions | None = None,
         on_accepted: Callable[[EnqueuedBatch], None] | None = None,
         on_failed: Callable[[UnsentBatch], None] | None = None,
         **bounds: int,
@@ -360,7 +307,6 @@ class Client:
 
         Args:
             table: Name of the table.
-            options: Its bounds, all at once.
             on_accepted: Told of each accepted batch, by a thread of the producer.
             on_failed: Told of each batch that was given up, by a thread of the producer.
             bounds: Fields of :class:`ProducerOptions`, e.g. ``max_rows=10_000, max_age_ms=500``.
@@ -371,8 +317,8 @@ class Client:
             Unavailable: The store did not answer.
         """
         self._require_table(table)
-        chosen = options if options is not None else ProducerOptions.of(bounds)
-        return Producer(self.transport, table, options=chosen, on_accepted=on_accepted, on_failed=on_failed)
+        options = ProducerOptions.of(bounds)
+        return Producer(self.transport, table, options=options, on_accepted=on_accepted, on_failed=on_failed)
 
     def wait_committed(self, table: str, batch_ids: Iterable[str], *, timeout_ms: int = 60 * SECOND_MS) -> CommitReport:
         """Wait until batches are committed or quarantined, at most ``timeout_ms``; 0 looks once.
@@ -565,7 +511,7 @@ class Client:
         as_of: Time | None = None,
         pin: str | None = None,
         max_staleness_ms: int | None = None,
-    ) -> QueryResult:
+    ) -> "QueryResult":
         """Run one reading statement with DuckDB; each table it names is a view of that table's snapshot.
 
         The connection can open the data files of those snapshots and nothing else. A view has the columns of its table,
@@ -592,8 +538,7 @@ class Client:
                     make_request(table, as_of=as_of, pin=pin, max_staleness_ms=max_staleness_ms)
                 ),
             )
-        rows = run(sql, snapshots)
-        return QueryResult(rows, snapshots, rows.connection)
+        return run(sql, snapshots)
 
     @property
     def answerer(self) -> SnapshotAnswerer:

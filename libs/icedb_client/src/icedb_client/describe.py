@@ -1,15 +1,14 @@
-"""A first look at a table: what is in its columns, and some of its newest rows.
+"""A first look at a table: what is in its columns.
 
 Figures come from what is written down already: the log has bounds and nulls of the columns that a table is partitioned
 or sorted by, the footers of data files have those of all others. The number of distinct values is in neither: the
-rows of a small table are read for it, those of others by a scan alone. Each figure says how well it is known
+rows of a small table are read for it, those of others never. Each figure says how well it is known
 (:data:`Known`), and is never less certain than it says. How many files are opened is bounded. Which paths stand in JSON
 text is seen in a sample of the rows, a bounded number.
 """
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from heapq import nlargest
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from icedb_log.errors import InvalidRequest
@@ -18,14 +17,12 @@ from icedb_log.table.path_shares import PathShare, find_path_shares
 from icedb_log.texts import quote_name, quote_text
 from icedb_log.units import MIB
 
-from icedb_client.duck import checked_types, explained, interruptible, lock, open_duckdb, prepare, run, select_from
+from icedb_client.duck import checked_types, explained, interruptible, lock, open_duckdb, prepare, select_from
 from icedb_client.file_list import PickedFiles
 from icedb_client.requests import SnapshotFiles
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
-
-    from icedb_client.duck import Rows
 
 Known = Literal["exact", "bound", "estimate", "unknown"]
 """How well a figure is known. ``bound``: no value lies outside, or there are at least so many. ``estimate``: it is that
@@ -36,8 +33,6 @@ MAX_FILES: Final = 10_000
 SMALL_ROWS: Final = 100_000
 SMALL_BYTES: Final = 16 * MIB
 """A table of so many rows and bytes at most is small: its rows are read without being asked for."""
-HEAD_FILES: Final = 8
-MAX_HEAD_ROWS: Final = 100_000
 _BOOLEAN_VALUES: Final = 2
 SAMPLED_FILES: Final = 4
 SAMPLED_TEXTS: Final = 512
@@ -182,7 +177,7 @@ class _Facts:
         return self.distinct, self.distinct_known
 
 
-def describe_snapshot(snapshot: SnapshotFiles, *, files: int, scan: bool | None) -> TableDescription:
+def describe_snapshot(snapshot: SnapshotFiles, *, files: int) -> TableDescription:
     """See :meth:`Snapshot.describe`."""
     if snapshot.where is not None:
         raise InvalidRequest("statistics know no condition: describe a snapshot without where")
@@ -198,13 +193,13 @@ def describe_snapshot(snapshot: SnapshotFiles, *, files: int, scan: bool | None)
         prepare(con, snapshot)
         lock(con, picked.files.uris)
         spans = tuple(_span(con, name) for name in snapshot.partition_names) if total else ()
-        if not scan and total:
+        if total:
             facts = _read_log(con, snapshot)
         missing = [name for name in snapshot.schema if name not in facts or not facts[name].is_ranged]
         if opened and missing:
-            source = "rows" if scan else "footers"
+            source = "footers"
             with explained(snapshot), interruptible(con):
-                found = _read_rows(con, picked) if scan else _read_footers(con, picked, missing)
+                found = _read_footers(con, picked, missing)
             for name, each in found.items():
                 each.is_whole = opened == total
                 if name not in facts or each.is_whole:
@@ -212,11 +207,11 @@ def describe_snapshot(snapshot: SnapshotFiles, *, files: int, scan: bool | None)
         else:
             opened = 0
         is_small = (snapshot.row_count or 0) <= SMALL_ROWS and snapshot.size_bytes <= SMALL_BYTES
-        if scan is not False and 0 < total <= files and is_small and snapshot.row_count:
+        if 0 < total <= files and is_small and snapshot.row_count:
             source, opened = "rows", total
             with explained(snapshot), interruptible(con):
                 _count_distinct(con, picked, facts)
-        shares = [] if scan is False else _sample_paths(con, picked, facts)
+        shares = _sample_paths(con, picked, facts) if opened else []
     table = None if snapshot.answerer is None else snapshot.answerer.table(snapshot.table)
     fields = () if table is None else table.partition_fields
     identities = {field.name: field.column for field in fields if field.transform == "identity"}
@@ -347,17 +342,6 @@ def _sum_facts(con: "DuckDBPyConnection", snapshot: SnapshotFiles, table: str) -
     return found
 
 
-def _read_rows(con: "DuckDBPyConnection", picked: SnapshotFiles) -> dict[str, _Facts]:
-    """Return what the rows of files say of all columns."""
-    columns = [quote_name(name) for name in checked_types(picked)]
-    asked = ", ".join(f"count({name}), min({name}), max({name}), approx_count_distinct({name})" for name in columns)
-    (rows, *values) = con.execute(f"SELECT count(*), {asked} FROM ({select_from(picked)})").fetchone() or (0,)  # noqa: S608
-    return {
-        name: _Facts(rows, rows - values[at], values[at + 1], values[at + 2], True, True, values[at + 3], "estimate")
-        for name, at in zip(picked.schema, range(0, len(values), 4), strict=True)
-    }
-
-
 def _count_distinct(con: "DuckDBPyConnection", picked: SnapshotFiles, facts: Mapping[str, _Facts]) -> None:
     """Add the number of values of each column, counted in the rows of all files.
 
@@ -371,55 +355,3 @@ def _count_distinct(con: "DuckDBPyConnection", picked: SnapshotFiles, facts: Map
         counts = con.execute(f"SELECT {asked} FROM ({rows})").fetchone() or ()  # noqa: S608
         for name, count in zip(some, counts, strict=True):
             facts[name].distinct, facts[name].distinct_known = count, "exact"
-
-
-@dataclass(frozen=True, slots=True)
-class Head:
-    """Which rows a first look gives.
-
-    Attributes:
-        snapshot: The files that are read, and no others.
-        limit: How many rows.
-        order_by: The column by which they are the newest, which come first; ``None``: some rows.
-        is_certain: Whether no file that is not read can have a newer row.
-    """
-
-    snapshot: SnapshotFiles
-    limit: int
-    order_by: str | None
-    is_certain: bool
-
-    def read(self) -> "Rows":
-        """Return the rows."""
-        order = "" if self.order_by is None else f" ORDER BY {quote_name(self.order_by)} DESC NULLS LAST"
-        table = self.snapshot.table
-        return run(f"FROM {quote_name(table)}{order} LIMIT {self.limit}", {table: self.snapshot})
-
-
-def plan_head(snapshot: SnapshotFiles, rows: int) -> Head:
-    """Return which files :meth:`Snapshot.head` reads: those with the latest times, as the log has them."""
-    if not 1 <= rows <= MAX_HEAD_ROWS:
-        raise InvalidRequest(f"rows={rows}: give 1 to {MAX_HEAD_ROWS:,}")
-    listed = snapshot.files.to_arrow()
-    has_bounds = set(listed.column_names)
-    times = (name for name, sql_type in snapshot.schema.items() if sql_type in ("TIMESTAMP", "DATE"))
-    order_by = next((name for name in times if f"max.{name}" in has_bounds), None)
-    created = listed["created_ms"].to_pylist()
-    lows, highs = (
-        [None] * len(created) if order_by is None else listed[f"{bound}.{order_by}"].to_pylist()
-        for bound in ("min", "max")
-    )
-    latest = nlargest(HEAD_FILES + 1, range(len(created)), key=lambda at: (highs[at] or "", created[at]))
-    picked: list[int] = []
-    is_certain = len(latest) <= HEAD_FILES
-    for at in latest:
-        newer = sum(
-            listed["row_count"][each].as_py() or 0 for each in picked if (lows[each] or "") >= (highs[at] or "~")
-        )
-        if (newer >= rows and snapshot.where is None) or len(picked) == HEAD_FILES:
-            is_certain = newer >= rows and snapshot.where is None
-            break
-        picked.append(at)
-    files = PickedFiles(snapshot.files[at] for at in sorted(picked))
-    order_by = order_by if any(highs) else None
-    return Head(replace(snapshot, files=files), rows, order_by, is_certain and all(highs))

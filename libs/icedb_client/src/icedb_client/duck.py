@@ -140,15 +140,16 @@ def _packaged_httpfs() -> Path | None:
     return None
 
 
-class Rows:
-    """The rows of a query, computed when they are taken.
+class QueryResult:
+    """The rows of a query, computed when they are taken. It prints its first rows.
 
-    Has every method and attribute of :class:`duckdb.DuckDBPyRelation`: ``.fetchall()``, ``.fetchmany(n)``, ``.df()``,
-    ``.pl()``, ``.to_arrow_table()``, ``.columns``, … What they return is DuckDB's; what they raise is ours. A context
-    manager; leases that it took are released by :meth:`close`, or when nothing refers to it any more.
+    Besides its own, it has every method and attribute of :class:`duckdb.DuckDBPyRelation`: ``.fetchmany(n)``,
+    ``.to_arrow_reader(n)``, ``.columns``, … What they return is DuckDB's; what they raise is ours. A context manager;
+    leases that it took are released by :meth:`close`, or when nothing refers to it any more.
 
     Args:
         relation: DuckDB's result.
+        snapshots: What each table was read from, by name.
         leases: What keeps the files; checked before and after each method.
         connection: Owns the result.
         releasing: Releases the leases.
@@ -158,11 +159,13 @@ class Rows:
         self,
         relation: "DuckDBPyRelation",
         *,
+        snapshots: Mapping[str, SnapshotFiles],
         connection: "DuckDBPyConnection",
         leases: Sequence[Hold],
         releasing: ExitStack,
     ) -> None:
         self.connection = connection
+        self.snapshots = snapshots
         self._relation = relation
         self._leases = leases
         self._release = weakref.finalize(self, releasing.close)
@@ -177,6 +180,25 @@ class Rows:
         """Close the connection and release what keeps the files. May be called again."""
         self.connection.close()
         self._release()
+
+    def fetchall(self) -> list[tuple[Any, ...]]:
+        """Return the rows as tuples. Raises Unavailable, or InvalidRequest for a value that the query cannot take."""
+        rows: list[tuple[Any, ...]] = self.guarded(self._relation.fetchall)()
+        return rows
+
+    def to_arrow(self) -> "pa.Table":
+        """Return the rows as an Arrow table. Types and errors are those of :meth:`Snapshot.to_arrow`."""
+        pa = require_package("pyarrow", what="to_arrow")
+        table = self.guarded(self._relation.to_arrow_table)()
+        return table.cast(_in_utc(pa, table.schema))
+
+    def to_pandas(self, /, **options: Any) -> "pd.DataFrame":
+        """Return the rows as a pandas DataFrame. Types, options and errors are those of :meth:`Snapshot.to_pandas`."""
+        return _to_pandas(self.to_arrow, options)
+
+    def to_polars(self) -> "pl.DataFrame":
+        """Return the rows as a Polars DataFrame. Types and errors are those of :meth:`Snapshot.to_polars`."""
+        return _to_polars(self.to_arrow)
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._relation, name)
@@ -461,18 +483,26 @@ def open_reader(snapshot: SnapshotFiles, columns: Sequence[str] | None, *, batch
 
 def read_pandas(snapshot: SnapshotFiles, columns: Sequence[str] | None, options: Mapping[str, Any]) -> "pd.DataFrame":
     """See :meth:`Snapshot.to_pandas`."""
-    package = require_package("pandas", what="to_pandas")
-    pa = require_package("pyarrow", what="to_pandas")
-    nullable = {pa.int64(): package.Int64Dtype(), pa.bool_(): package.BooleanDtype()}
-    frame: pd.DataFrame = read_table(snapshot, columns).to_pandas(**{"types_mapper": nullable.get, **options})
-    return frame
+    return _to_pandas(lambda: read_table(snapshot, columns), options)
 
 
 def read_polars(snapshot: SnapshotFiles, columns: Sequence[str] | None) -> "pl.DataFrame":
     """See :meth:`Snapshot.to_polars`."""
+    return _to_polars(lambda: read_table(snapshot, columns))
+
+
+def _to_pandas(read: "Callable[[], pa.Table]", options: Mapping[str, Any]) -> "pd.DataFrame":
+    package = require_package("pandas", what="to_pandas")
+    pa = require_package("pyarrow", what="to_pandas")
+    nullable = {pa.int64(): package.Int64Dtype(), pa.bool_(): package.BooleanDtype()}
+    frame: pd.DataFrame = read().to_pandas(**{"types_mapper": nullable.get, **options})
+    return frame
+
+
+def _to_polars(read: "Callable[[], pa.Table]") -> "pl.DataFrame":
     package = require_package("polars", what="to_polars")
     require_package("pyarrow", what="to_polars")
-    frame: pl.DataFrame = package.from_arrow(read_table(snapshot, columns))
+    frame: pl.DataFrame = package.from_arrow(read())
     return frame
 
 
@@ -623,7 +653,7 @@ def _read_error(error: duckdb.Error) -> _DuckDBError:
     return _DuckDBError(f"{kind}: {told['exception_message']}", told["name"] if is_table else None)
 
 
-def query_one(snapshot: SnapshotFiles, sql: str) -> Rows:
+def query_one(snapshot: SnapshotFiles, sql: str) -> QueryResult:
     """See :meth:`Snapshot.sql`."""
 
     def read(name: str) -> SnapshotFiles:
@@ -643,7 +673,7 @@ def run(
     *,
     bounds: Mapping[str, str] | None = None,
     outputs: Sequence[str] = (),
-) -> Rows:
+) -> QueryResult:
     """Run a checked query on a connection of its own that can open the files of these snapshots and nothing else.
 
     Args:
@@ -668,4 +698,4 @@ def run(
         with _explained_query():
             relation = con.sql(sql)
         undo.pop_all()
-        return Rows(relation, connection=con, leases=leases, releasing=releasing)
+        return QueryResult(relation, snapshots=snapshots, connection=con, leases=leases, releasing=releasing)

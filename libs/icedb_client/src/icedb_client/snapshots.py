@@ -1,6 +1,6 @@
 """A snapshot that can be read: every way to get at its rows."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
     from icedb_client.describe import TableDescription
-    from icedb_client.duck import Rows
+    from icedb_client.duck import QueryResult
 
 __all__ = ["DataFile", "Snapshot"]
 
@@ -58,7 +58,7 @@ class Snapshot(SnapshotFiles):
     def to_arrow_reader(
         self, *, columns: Sequence[str] | None = None, batch_rows: int = 100_000
     ) -> "pa.RecordBatchReader":
-        """Return the rows as a stream of record batches, read while they are taken: memory stays bounded.
+        """Return the rows as a stream of record batches, read while they are taken: memory stays bounded. Iterate it.
 
         Raises as :meth:`to_arrow`, also while batches are taken.
 
@@ -67,13 +67,6 @@ class Snapshot(SnapshotFiles):
             batch_rows: Most rows of a batch.
         """
         return _duck().open_reader(self, columns, batch_rows=batch_rows)
-
-    def to_batches(
-        self, *, columns: Sequence[str] | None = None, batch_rows: int = 100_000
-    ) -> "Iterator[pa.RecordBatch]":
-        """Yield the batches of :meth:`to_arrow_reader`."""
-        with self.to_arrow_reader(columns=columns, batch_rows=batch_rows) as reader:
-            yield from reader
 
     def to_pandas(self, /, *, columns: Sequence[str] | None = None, **options: Any) -> "pd.DataFrame":
         """Return all rows as a pandas DataFrame.
@@ -121,7 +114,7 @@ class Snapshot(SnapshotFiles):
         """
         return str(_duck().create_view(con, self, view=view or self.table))
 
-    def sql(self, query: str) -> "Rows":
+    def sql(self, query: str) -> "QueryResult":
         """Run one reading statement over the snapshot, which it names as the table is named.
 
         It can read the snapshot's files and nothing else.
@@ -130,16 +123,16 @@ class Snapshot(SnapshotFiles):
             query: ``SELECT``, ``WITH``, ``FROM``, ``DESCRIBE``, ``SUMMARIZE`` or ``EXPLAIN``.
 
         Returns:
-            The rows, computed when they are taken: ``.fetchall()``, ``.df()``, ``.pl()``, ``.to_arrow_table()``, …
+            The rows, computed when they are taken, as :meth:`icedb_client.Client.query` gives them.
 
         Raises:
             InvalidRequest: Not one reading statement, it names another table, or DuckDB refuses it.
             Unavailable: A data file could not be read, or a lease was lost.
         """
-        rows: Rows = _duck().query_one(self, query)
+        rows: QueryResult = _duck().query_one(self, query)
         return rows
 
-    def describe(self, *, files: int = 100, scan: bool | None = None) -> "TableDescription":
+    def describe(self, *, files: int = 100) -> "TableDescription":
         """Return what is in each column: nulls, values, the least and the greatest, and how well each is known.
 
         What the log says is taken first: of a snapshot with ``bounds=True`` it says it of the columns that the table is
@@ -147,31 +140,15 @@ class Snapshot(SnapshotFiles):
         rows, 16 MiB), to count distinct values.
 
         Args:
-            files: Most data files that are opened, evenly spread; of more the figures are estimates.
-            scan: Read the rows of these files instead, which also estimates the number of distinct values; false: read
-                none, also of a small table.
+            files: Most data files that are opened, evenly spread; of more the figures are estimates. 0: only the
+                log is read.
 
         Raises:
             InvalidRequest: The snapshot has a condition, ``files`` is out of its range, pyarrow is missing, or the list
                 of files came from a service without ``columnar=True``.
             Unavailable: A data file could not be read.
         """
-        found: TableDescription = _describing().describe_snapshot(self, files=files, scan=scan)
-        return found
-
-    def head(self, rows: int = 10) -> "Rows":
-        """Return some of the newest rows, from at most eight data files.
-
-        With ``bounds=True`` the files with the latest times are read, and rows come newest first; else some rows of the
-        files that were made last. What is called newest is so by the first time column that the table is partitioned or
-        sorted by.
-
-        Args:
-            rows: How many, 1 to 100,000.
-
-        Raises as :meth:`describe`.
-        """
-        found: Rows = _describing().plan_head(self, rows).read()
+        found: TableDescription = _describing().describe_snapshot(self, files=files)
         return found
 
     def held(self) -> "AbstractContextManager[None]":

@@ -81,6 +81,11 @@ PROGRESS_HEADER: Final = "icedb_progress"
 """Of a message whose sender waits for the result, and wants to be told meanwhile how far the task is."""
 
 
+def turn_key(table: str) -> str:
+    """Return the Redis key that is there while the next commit of a table is not due, whoever made the last one."""
+    return f"icedb:turn:{table}"
+
+
 def progress_key(task_id: str) -> str:
     """Return the Redis key under which a worker says how far a task is: a JSON list of what, done and total."""
     return f"icedb:progress:{task_id}"

@@ -19,7 +19,8 @@ A commit is announced in the same spirit, to all who listen and not to one worke
 channel ``icedb:commits`` once the commit has landed. It may be lost, doubled, late or false. Who hears it looks at the
 store, and looks now and then without it.
 
-Also what a worker says of itself, for people who look: nothing is decided by it.
+Also what a worker says of itself, for people who look, and for the worker of ``ingest``: it leaves large batches to the
+worker of ``ingest-large`` while one is here.
 
 Knows neither Redis' client nor Celery: senders load them only where somebody listens.
 """

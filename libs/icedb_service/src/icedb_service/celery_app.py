@@ -19,6 +19,8 @@ BROKER_TIMEOUT_S: Final = 5
 CHILD_START_LIMIT_S: Final = 300
 """How long a worker's child may take to open its engine before the pool gives it up."""
 VISIBILITY_MARGIN_MS: Final = 60_000
+RESULT_EXPIRY_S: Final = 3600
+"""How long the result of a task is kept for its caller."""
 
 
 def make_app(settings: ServiceSettings, component: Component | None = None) -> Celery:
@@ -58,7 +60,7 @@ def _messages(settings: ServiceSettings) -> dict[str, Any]:
         "task_default_queue": QUEUES[0],
         "task_routes": {task: {"queue": queue} for task, queue in TASKS.items()},
         "task_ignore_result": False,
-        "result_expires": settings.result_expiry_ms // 1000,
+        "result_expires": RESULT_EXPIRY_S,
         "task_acks_late": False,
         "task_time_limit": settings.task_time_limit_ms // 1000,
         "task_store_errors_even_if_ignored": False,

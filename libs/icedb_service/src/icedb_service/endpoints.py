@@ -44,7 +44,7 @@ from icedb_service.main import (
 )
 from icedb_service.metrics import Endpoint, EndpointMetrics
 from icedb_service.progress import LoopProgress
-from icedb_service.settings import HttpServiceSettings, ServiceSettings, env_name
+from icedb_service.settings import EndpointSettings, HttpServiceSettings, env_name
 from icedb_service.tls import ssl_context
 from icedb_service.tracing import flush_traces
 
@@ -216,7 +216,7 @@ def log_request(event: str, scope: Scope, status: int, *, which: str, is_whole: 
     )
 
 
-S = TypeVar("S", bound=ServiceSettings)
+S = TypeVar("S", bound=EndpointSettings)
 M = TypeVar("M", bound=EndpointMetrics)
 
 
@@ -224,7 +224,7 @@ class EndpointService(ServerThread, ABC, Generic[S, M]):
     """A whole service: endpoints on an event loop in a thread of its own, and metrics and health. Start it, stop it.
 
     A kind of service says of itself what the class variables are for. Some settings are named after its component:
-    ``<component>_host``, ``…_port`` and ``…_shutdown_ms``.
+    ``<component>_host`` and ``…_port``.
 
     Attributes:
         port: Where it is served (HTTP), once it is started.
@@ -256,7 +256,7 @@ class EndpointService(ServerThread, ABC, Generic[S, M]):
         self._clock = clock
         self._metrics_server: MetricsServer | None = None
         self._health = LoopHealth(warehouse, clock=clock, on_change=self._show_ready)
-        stop_limit_s = self._setting("shutdown_ms") / SECOND_MS + STOP_MARGIN_S
+        stop_limit_s = self._settings.drain_ms / SECOND_MS + STOP_MARGIN_S
         super().__init__(self._serve, name=self.metrics.component, what=self.what, stop_limit_s=stop_limit_s)
         self._guard = open_guard(
             settings, clock=clock, metrics=self.metrics.access, endpoint=self.endpoint, hosts=(self.host,)
@@ -324,7 +324,7 @@ class EndpointService(ServerThread, ABC, Generic[S, M]):
             max_connections=http.http_max_connections,
             header_timeout_ms=http.http_header_timeout_ms,
             keep_alive_ms=http.http_keep_alive_ms,
-            shutdown_ms=self._setting("shutdown_ms"),
+            shutdown_ms=self._settings.drain_ms,
             tls=self._tls,
         )
         return await HttpServer.start(app, options)

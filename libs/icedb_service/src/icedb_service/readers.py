@@ -118,14 +118,12 @@ class BlockingWork:
         max_jobs: Most functions that may wait for the store at once, each in a thread.
         max_jobs_per_table: Most of them for one table.
         wait_ms: How long a caller waits for what they give, whatever its own deadline.
-        wait_setting: Name of the setting that says so, for the error.
     """
 
-    def __init__(self, *, max_jobs: int, max_jobs_per_table: int, wait_ms: int, wait_setting: str) -> None:
+    def __init__(self, *, max_jobs: int, max_jobs_per_table: int, wait_ms: int) -> None:
         self._max_jobs = max_jobs
         self._max_jobs_per_table = max_jobs_per_table
         self.wait_ms = wait_ms
-        self._wait_setting = wait_setting
         self._store_pool = ThreadPoolExecutor(max_jobs, "icedb-store")
         self._compute_pool = ThreadPoolExecutor(COMPUTE_THREADS, "icedb-compute")
         self._jobs: Counter[str] = Counter()
@@ -167,7 +165,7 @@ class BlockingWork:
             async with asyncio.timeout(self.wait_ms / SECOND_MS):
                 yield
         except TimeoutError:
-            raise Unavailable(f"{problem} within {self.wait_ms} ms ({self._wait_setting}){remedy}") from None
+            raise Unavailable(f"{problem} within {self.wait_ms} ms (ICEDB_READ_WAIT_MS){remedy}") from None
 
     async def run_compute(self, function: Callable[[], T]) -> T:
         """Run a function that only computes, and for longer than the event loop may stand still.

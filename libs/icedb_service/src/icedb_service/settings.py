@@ -83,9 +83,6 @@ class ServiceSettings(StoreFields, BaseSettings):
     and the last of them never have theirs. Shorter repairs a wake-up sooner that was lost with the host of a worker
     that does not start again."""
 
-    result_expiry_ms: Annotated[int, Field(ge=MINUTE_MS)] = HOUR_MS
-    """How long the result of a task is kept for its caller, milliseconds."""
-
     ingest_sweep_interval_ms: Annotated[int, Field(ge=200)] = 2 * SECOND_MS
     """How often all tables are searched for staged batches without a wake-up, milliseconds.
     Shorter bounds the delay of a lost wake-up; each sweep lists the staging folder of every table, unless its last
@@ -188,7 +185,39 @@ class ServiceSettings(StoreFields, BaseSettings):
         return self.redlock_urls or (self.redis_url,)
 
 
-class HttpServiceSettings(ServiceSettings):
+class EndpointSettings(ServiceSettings):
+    """Settings of the services that answer callers: front end, snapshot service, S3 gateway, console."""
+
+    drain_ms: Annotated[int, Field(ge=0)] = 20 * SECOND_MS
+    """How long SIGTERM waits for calls that are being answered, milliseconds. Give the supervisor some ten seconds
+    more."""
+
+
+class ReaderSettings(EndpointSettings):
+    """Settings of the services that read tables for callers: snapshot service, S3 gateway, console."""
+
+    read_wait_ms: Annotated[int, Field(ge=100)] = 30 * SECOND_MS
+    """How long a caller waits for the store, milliseconds: for a read of a log, also one that another caller began, or
+    for the first bytes of a file."""
+
+    read_threads: Annotated[int, Field(ge=2, le=1000)] = 32
+    """Reads that may wait for the store at once, each in a thread; many callers of one read share one, and what is
+    answered from memory needs none. Above it callers are refused, with the time to wait. In the S3 gateway as many
+    threads more fetch parts of files; in the console half as many read the figures of all tables."""
+
+    read_table_threads: Annotated[int, Field(ge=2, le=1000)] = 8
+    """Most of them for one table, so that one whose store hangs leaves threads to the others."""
+
+    read_max_tables: Annotated[int, Field(ge=1)] = 2000
+    """Tables whose logs are kept in memory; the least recently used are read again when asked for."""
+
+    @model_validator(mode="after")
+    def _check_readers(self) -> Self:
+        self._require("read_table_threads", "<=", "read_threads")
+        return self
+
+
+class HttpServiceSettings(EndpointSettings):
     """Settings of the services that answer callers over HTTP: front end, S3 gateway, console."""
 
     http_max_connections: Annotated[int, Field(ge=1, le=100_000)] = 2000

@@ -5,9 +5,8 @@ knows of no span, and one flush has a part in the traces of many batches.
 
 The queue only wakes workers, so no message carries a batch's context. It is known from the batch itself: **the ids of
 its trace and of its first span follow from the batch's id** (:func:`derive`). So whoever finds a batch, the sweep of
-another host a day later, goes on with its trace, and all of them take the same sample. Only where the sender gave a
-``traceparent`` of his own, the batch belongs to that trace: the front end keeps it in Redis, for a day, on the way of
-the wake-ups. If it is lost, the trace is cut in two there, and nothing else happens.
+another host a day later, goes on with its trace, and all of them take the same sample. Where the sender gave a
+``traceparent`` of his own, its acceptance is a part of that trace, and linked with the batch's.
 
 | trace of | spans |
 | --- | --- |
@@ -19,7 +18,6 @@ work, nor keep it waiting: spans are exported by a thread, and dropped where the
 """
 
 import os
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -57,8 +55,6 @@ MAX_LINKS: Final = 128
 """Batches of one flush that its run is linked with: as many links as a span has by default."""
 MAX_TRACED_BATCHES: Final = 16
 """Batches of one flush that get spans of their own: a dozen each."""
-MAX_PENDING: Final = 10_000
-"""Contexts that wait for Redis; the oldest go first."""
 _NS_PER_MS: Final = 1_000_000
 _HEADER: Final = "traceparent"
 _W3C: Final = TraceContextTextMapPropagator()
@@ -99,7 +95,6 @@ class _Flush:
     ended_ms: int
     phases: Sequence[Phase]
     batch_ids: Sequence[str]
-    kept: Mapping[str, str]
     attributes: Mapping[str, Any]
 
 
@@ -133,21 +128,18 @@ class RunTrace:
         """Return when a flush begins, for :meth:`note_flush`."""
         return self.recorder.clock.now_ms(), self.recorder.begun_count
 
-    def note_flush(
-        self, begun: tuple[int, int], batch_ids: Sequence[str], kept: Mapping[str, str], attributes: Mapping[str, Any]
-    ) -> None:
+    def note_flush(self, begun: tuple[int, int], batch_ids: Sequence[str], attributes: Mapping[str, Any]) -> None:
         """Remember a flush that has ended: its batches get what it did into their traces.
 
         Args:
             begun: What :meth:`begin_flush` has returned.
             batch_ids: Batches that it made live.
-            kept: What the front end kept of some of them, by id.
             attributes: Figures.
         """
         started_ms, first = begun
         phases = [each for each in self.recorder.phases if each.number >= first]
         ended_ms = self.recorder.clock.now_ms()
-        self.flushes.append(_Flush(started_ms, ended_ms, phases, batch_ids, kept, attributes))
+        self.flushes.append(_Flush(started_ms, ended_ms, phases, batch_ids, attributes))
 
     def tell(self, outcome: str, **attributes: Any) -> None:
         """Say how it ended; a run that found nothing to do is worth no trace."""
@@ -185,8 +177,6 @@ class Tracing:
         if "otlp" in exporters:
             self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
         self._tracer = self._provider.get_tracer("icedb")
-        self._pending: dict[str, str] = {}
-        self._lock = threading.Lock()
 
     def current_run(self) -> RunTrace | None:
         """Return the trace of the run in this thread; ``None``: there is none."""
@@ -220,9 +210,9 @@ class Tracing:
                 _run.reset(token)
         if not run.is_worth_a_trace:
             return  # a span that never ends is never exported
-        batches = [(each, flush.kept) for flush in run.flushes for each in flush.batch_ids]
-        for batch_id, kept in batches[: MAX_LINKS - len(links)]:
-            span.add_link(self._context_of(batch_id, kept)[0], {"icedb.batch": batch_id})
+        batch_ids = [each for flush in run.flushes for each in flush.batch_ids]
+        for batch_id in batch_ids[: MAX_LINKS - len(links)]:
+            span.add_link(self._context_of(batch_id), {"icedb.batch": batch_id})
         span.end(clock.now_ms() * _NS_PER_MS)
         self._emit_phases(recorder.phases, ref)
         for flush in run.flushes:
@@ -255,24 +245,12 @@ class Tracing:
                 "icedb.accept",
                 (started_ms, ended_ms),
                 parent=sender,
+                links=[] if sender is None else [Link(self._context_of(batch_id), {"icedb.batch": batch_id})],
                 attributes={"icedb.batch": batch_id, **attributes},
                 kind=SpanKind.SERVER,
             )
         self._emit_phases(recorder.phases, ref)
-        if sender is not None:
-            with self._lock:
-                self._pending[batch_id] = f"{format_traceparent(ref)} {ended_ms}"
-                while len(self._pending) > MAX_PENDING:
-                    del self._pending[next(iter(self._pending))]
         return format_trace_id(ref.trace_id)
-
-    def take_pending(self) -> dict[str, str]:
-        """Return what has to be kept of accepted batches, by id, and forget it here."""
-        if not self._pending:
-            return {}
-        with self._lock:
-            pending, self._pending = self._pending, {}
-        return pending
 
     def served(
         self, method: str, span: tuple[int, int], *, traceparent: object, batch_id: str, attributes: Mapping[str, Any]
@@ -280,7 +258,7 @@ class Tracing:
         """Make the span of a call that was answered: a part of the caller's trace, or of the batch's it waited for."""
         caller, links = parse_traceparent(traceparent), []
         if batch_id:
-            batch, _ = self._context_of(batch_id, {})
+            batch = self._context_of(batch_id)
             links = [Link(batch, {"icedb.batch": batch_id})] if caller is not None else []
             caller = caller or batch
         code = str(attributes.get("rpc.grpc.status_code", "OK"))
@@ -291,20 +269,16 @@ class Tracing:
         """Export what is there; waits for the collector, for a few seconds at most."""
         self._provider.force_flush(5000)
 
-    def _context_of(self, batch_id: str, kept: Mapping[str, str]) -> tuple[SpanContext, int]:
-        """Return the span that accepted a batch, and when it had."""
-        told, _, ended = kept.get(batch_id, "").partition(" ")
-        found = parse_traceparent(told)
-        if found is not None and ended.isdigit():
-            return found, int(ended)
-        return derive(batch_id, is_sampled=self.samples(batch_id)), parse_batch_id_ms(batch_id)
+    def _context_of(self, batch_id: str) -> SpanContext:
+        """Return the first span of a batch's own trace, sampled or not."""
+        return derive(batch_id, is_sampled=self.samples(batch_id))
 
     def _emit_batches(self, flush: _Flush, *, run: SpanContext) -> None:
-        contexts = ((each, *self._context_of(each, flush.kept)) for each in flush.batch_ids)
-        sampled = [each for each in contexts if each[1].trace_flags.sampled]
-        for batch_id, context, accepted_ms in sampled[:MAX_TRACED_BATCHES]:
-            attributes = {"icedb.batch": batch_id}
-            self._emit("icedb.wait", (accepted_ms, flush.started_ms), parent=context, attributes=attributes)
+        sampled = [each for each in flush.batch_ids if self.samples(each)]
+        for batch_id in sampled[:MAX_TRACED_BATCHES]:
+            context, attributes = derive(batch_id), {"icedb.batch": batch_id}
+            waited = parse_batch_id_ms(batch_id), flush.started_ms
+            self._emit("icedb.wait", waited, parent=context, attributes=attributes)
             ref = self._emit(
                 "icedb.flush",
                 (flush.started_ms, flush.ended_ms),

@@ -1,17 +1,16 @@
 """Wake-ups between services, by the contract of :mod:`icedb_log.wake_keys`.
 
-Also commits, announced to whoever listens (:mod:`icedb_service.announcements`), who serves a queue, what each worker
-does, how far a task is, and what is kept of the traces of batches until their flush.
+Also commits, announced to whoever listens (:mod:`icedb_service.announcements`), which workers are here and what each
+does, how far a task is, and when the next commit of a table is due.
 """
 
-from collections.abc import Sequence
 from typing import Final
 
 import orjson
 from celery import Celery
 from icedb_log.errors import Unavailable
 from icedb_log.hosts import redact_url
-from icedb_log.names import COMMITS_CHANNEL, WAKE_KEY_PREFIX, WORKERS_KEY, Queue, progress_key
+from icedb_log.names import COMMITS_CHANNEL, WAKE_KEY_PREFIX, WORKERS_KEY, Queue, progress_key, turn_key
 from icedb_log.wake_keys import WORKER_KEPT_MS, WakeKeys, WorkerLook, decode_workers
 from kombu.exceptions import KombuError
 from redis import Redis
@@ -21,12 +20,8 @@ from icedb_service.logs import get_logger
 from icedb_service.metrics import WakeCounter
 from icedb_service.redis_clients import naming_redis
 from icedb_service.settings import ServiceSettings
-from icedb_service.tracing import HEADER, current_run, tracing
+from icedb_service.tracing import HEADER, current_run
 
-TRACE_PREFIX: Final = "icedb:trace:"
-"""Of the keys that hold the context of a batch whose sender gave a trace of his own, if traces are on."""
-TRACE_KEPT_MS: Final = 86_400_000
-SERVED_PREFIX: Final = "icedb:served:"
 SERVED_MS: Final = 60_000
 """How long a queue counts as served after its worker has last said so."""
 SAID_EVERY_S: Final = 5.0
@@ -59,7 +54,6 @@ class Wakeups:
         """
         run = current_run()
         try:
-            self._keep_traces()
             is_sent = self._keys.send(
                 self._redis,
                 self._app.send_task,
@@ -93,6 +87,20 @@ class Wakeups:
             self._redis.publish(COMMITS_CHANNEL, table)
         except (RedisError, OSError) as error:
             get_logger().debug("commit_not_announced", table=table, error=type(error).__name__)
+
+    def note_turn(self, table: str, *, next_in_ms: int) -> None:
+        """Say when the next commit of a table is due, for the other workers of its queue. Best effort."""
+        try:
+            self._redis.set(turn_key(table), "1", px=next_in_ms)
+        except (RedisError, OSError) as error:
+            get_logger().debug("turn_not_said", table=table, error=type(error).__name__)
+
+    def turn_in_ms(self, table: str) -> int:
+        """Return how long the next commit of a table has to wait, as any worker said; 0 if Redis does not answer."""
+        try:
+            return max(0, int(self._redis.pttl(turn_key(table))))
+        except (RedisError, OSError):
+            return 0
 
     def note_progress(self, task_id: str, what: str, done: int, total: int) -> bool:
         """Say how far a task is, for who waits for it. Returns whether Redis answered."""
@@ -132,15 +140,8 @@ class Wakeups:
             keys = list(self._redis.scan_iter(match=f"{WAKE_KEY_PREFIX}icedb.{queue}.*", count=SCAN_COUNT))
             return int(self._redis.delete(*keys)) if keys else 0
 
-    def say_served(self, queue: Queue) -> None:
-        """Say that a worker serves a queue whose work others do if it has none. Best effort."""
-        try:
-            self._redis.set(f"{SERVED_PREFIX}{queue}", "1", px=SERVED_MS)
-        except (RedisError, OSError) as error:
-            get_logger().debug("served_not_said", queue=queue, error=type(error).__name__)
-
     def say_at_work(self, worker: WorkerLook) -> None:
-        """Say what a worker does, for people who look; forget those that have long said nothing. Best effort."""
+        """Say that a worker is here, and what it does; forget those that have long said nothing. Best effort."""
         try:
             known = decode_workers(self._redis.hgetall(WORKERS_KEY))
             gone = [each.name for each in known if worker.seen_ms - each.seen_ms > WORKER_KEPT_MS]
@@ -153,35 +154,13 @@ class Wakeups:
         except (RedisError, OSError) as error:
             get_logger().debug("work_not_said", queue=worker.queue, error=type(error).__name__)
 
-    def is_served(self, queue: Queue) -> bool:
-        """Whether a worker has lately said that it serves a queue. True if Redis does not answer: ask again later."""
+    def is_served(self, queue: Queue, *, now_ms: int) -> bool:
+        """Whether a worker of a queue has lately said that it is here; true if Redis does not answer."""
         try:
-            return bool(self._redis.exists(f"{SERVED_PREFIX}{queue}"))
+            known = decode_workers(self._redis.hgetall(WORKERS_KEY))
         except (RedisError, OSError):
             return True
-
-    def read_traces(self, batch_ids: Sequence[str]) -> dict[str, str]:
-        """Return what front ends have kept of the traces of some batches, by id. Best effort."""
-        try:
-            found = self._redis.mget([f"{TRACE_PREFIX}{each}" for each in batch_ids]) if batch_ids else []
-        except (RedisError, OSError):
-            return {}
-        texts = (each.decode(errors="replace") if isinstance(each, bytes) else each for each in found)
-        return {name: text for name, text in zip(batch_ids, texts, strict=True) if text}
-
-    def _keep_traces(self) -> None:
-        """Keep what is to be known of accepted batches, before anybody is woken for them. Best effort."""
-        traces = tracing()
-        pending = {} if traces is None else traces.take_pending()
-        if not pending:
-            return
-        try:
-            with self._redis.pipeline(transaction=False) as pipeline:
-                for batch_id, text in pending.items():
-                    pipeline.set(f"{TRACE_PREFIX}{batch_id}", text, px=TRACE_KEPT_MS)
-                pipeline.execute()
-        except (RedisError, OSError) as error:
-            get_logger().debug("traces_not_kept", count=len(pending), error=type(error).__name__)
+        return any(each.queue == queue and now_ms - each.seen_ms < SERVED_MS for each in known)
 
     def _count(self, outcome: str) -> None:
         if self._counter is not None:

@@ -341,7 +341,6 @@ class WorkerService(Generic[E]):
         opens_late: Whether the engine is opened by the first task that needs it, not before the child takes tasks.
         threads: Tasks side by side, in threads of the one process; ``None``: one at a time, in a child that may be
             killed. Only for services without an engine.
-        says_served: Whether it says that its queue is served, for others who do the work if it is not.
     """
 
     queue: Queue
@@ -350,7 +349,6 @@ class WorkerService(Generic[E]):
     register_tasks: Callable[[Celery, WorkerContext[E]], None]
     opens_late: bool = False
     threads: int | None = None
-    says_served: bool = False
 
 
 def run_worker(service: WorkerService[E], settings: ServiceSettings) -> int:
@@ -484,8 +482,6 @@ def _make_saying_step(service: WorkerService[Any], settings: ServiceSettings, *,
             wakeups = Wakeups(parent.app, redis, settings=settings)
 
             def say() -> None:
-                if service.says_served:
-                    wakeups.say_served(service.queue)
                 host, pid, doing = socket.gethostname(), os.getpid(), _list_running()
                 wakeups.say_at_work(WorkerLook(service.queue, host, pid, release, clock.now_ms(), doing))
 

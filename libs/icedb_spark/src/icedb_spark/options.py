@@ -15,7 +15,7 @@ from icedb_client.settings import load_client_settings
 from icedb_engine.limits import EngineLimits
 from icedb_log.errors import InvalidRequest
 from icedb_log.table.partitions import PartitionFilter
-from icedb_log.units import MIB
+from icedb_log.units import MIB, parse_duration
 
 from icedb_spark.values import Place, WriteOptions
 
@@ -29,9 +29,7 @@ _READ: Final = (*_PLACE, "where", "columns", "asOf", "pin", "partitions", "lease
 _STREAM: Final = ("startingFrom", "maxFilesPerTrigger", "maxBytesPerTrigger", "failOnDataLoss")
 _WRITE: Final = (*_PLACE, "writeId", "wait")
 
-_DURATION: Final = re.compile(r"(?P<number>\d{1,12})\s*(?P<unit>ms|s|m|min|h|d)")
 _SIZE: Final = re.compile(r"(?P<number>\d{1,15})\s*(?P<unit>b|k|kb|m|mb|g|gb)?", re.IGNORECASE)
-_UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _UNITS_BYTES: Final = {"": 1, "b": 1, "k": 1024, "m": MIB, "g": 1024 * MIB}
 _SHOWN: Final = 80
 
@@ -213,12 +211,7 @@ class _Options:
         text = self.text(name)
         if text is None:
             return None
-        if text.strip() == "0":
-            return 0
-        match = _DURATION.fullmatch(text.strip())
-        if match is None:
-            raise InvalidRequest(f"option {name} {text[:_SHOWN]!r} is not a duration: write e.g. 30s, 10m, 6h, or 0")
-        return int(match["number"]) * _UNITS_MS[match["unit"]]
+        return 0 if text.strip() == "0" else parse_duration(text, option=f"option {name}")
 
     def flag(self, name: str, *, default: bool) -> bool:
         text = self.text(name)

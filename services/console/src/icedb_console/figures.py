@@ -5,7 +5,7 @@ being shown, and shows why. Nobody looks: nothing is read. Must never write.
 """
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -75,7 +75,6 @@ class Figures:
         clock: For ages.
         interval_ms: How often a round begins while somebody looks.
         threads: How many tables are read at once.
-        on_round: Told of the duration of each round, milliseconds.
     """
 
     def __init__(
@@ -86,14 +85,12 @@ class Figures:
         clock: Clock,
         interval_ms: int,
         threads: int,
-        on_round: Callable[[int], None],
     ) -> None:
         self._warehouse = warehouse
         self._statuses = statuses
         self._clock = clock
         self._interval_ms = interval_ms
         self._threads = threads
-        self._on_round = on_round
         self._known: dict[str, TableFigures] = {}
         self._looked_ms = self._round_ms = clock.monotonic_ms() - WATCHED_MS
         self._lock = threading.Lock()
@@ -143,7 +140,6 @@ class Figures:
         with ThreadPoolExecutor(self._threads, "icedb-console-figures") as pool:
             list(pool.map(self._read_in_round, names))
         self.read_ms, self._round_ms = now_ms, started_ms
-        self._on_round(self._clock.monotonic_ms() - started_ms)
 
     def read_table(self, name: str, *, log: TableState | None = None) -> TableStatus:
         """Read one table now, and keep what it is.

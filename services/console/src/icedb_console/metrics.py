@@ -50,9 +50,6 @@ class ConsoleMetrics(EndpointMetrics):
             outcome=ACTION_OUTCOMES,
         )
         self.streams = make.gauge("icedb_console_open_streams", "Pages that are kept up to date now")
-        self.round_time = make.histogram(
-            "icedb_console_round_seconds", "Time to read the figures of all tables", buckets=TIME_BUCKETS_S
-        )
 
     def count_request(self, page: Page, status: int, *, duration_ms: int) -> None:
         """Count an answered request."""

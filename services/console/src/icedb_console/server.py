@@ -162,15 +162,14 @@ def open_parts(
     stack: AsyncExitStack,
 ) -> PageParts:
     """Return what pages share, on the running event loop; the stack ends it. Nothing is started yet."""
-    wait_ms, threads = settings.console_read_timeout_ms, settings.console_store_threads
+    wait_ms, threads = settings.read_wait_ms, settings.read_threads
     work = BlockingWork(
         max_jobs=threads,
-        max_jobs_per_table=max(2, threads // 4),
+        max_jobs_per_table=settings.read_table_threads,
         wait_ms=wait_ms,
-        wait_setting="ICEDB_CONSOLE_READ_TIMEOUT_MS",
     )
     stack.callback(work.close)
-    most = settings.console_max_tables
+    most = settings.read_max_tables
     tables = TableCache(warehouse, clock=clock, max_tables=most, wait_ms=wait_ms, on_refresh=lambda _ms: None)
     stack.callback(tables.close)
     statuses = StatusReader(warehouse, tables, clock=clock)
@@ -180,7 +179,6 @@ def open_parts(
         clock=clock,
         interval_ms=settings.console_refresh_ms,
         threads=max(1, threads // 2),
-        on_round=lambda took_ms: metrics.round_time.observe(took_ms / SECOND_MS),
     )
     stack.callback(figures.stop)
     queries = Queries(settings, metrics=metrics, clock=clock)

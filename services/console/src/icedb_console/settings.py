@@ -3,14 +3,14 @@
 from typing import Annotated, Final, Self
 
 from icedb_log.units import HOUR_MS, MIB, MINUTE_MS, SECOND_MS
-from icedb_service.settings import MAX_PORT, HttpServiceSettings
+from icedb_service.settings import MAX_PORT, HttpServiceSettings, ReaderSettings
 from pydantic import Field, SecretStr, model_validator
 
 MIN_SECRET_CHARS: Final = 32
 MAX_ROWS: Final = 10_000
 
 
-class ConsoleSettings(HttpServiceSettings):
+class ConsoleSettings(HttpServiceSettings, ReaderSettings):
     """What the console needs to know."""
 
     console_host: str = "127.0.0.1"
@@ -23,15 +23,6 @@ class ConsoleSettings(HttpServiceSettings):
     console_refresh_ms: Annotated[int, Field(ge=500, le=10 * MINUTE_MS)] = 5 * SECOND_MS
     """How often the figures of all tables are read while a page is open, milliseconds; not at all otherwise.
     A round costs some ten small requests to the store for each table."""
-
-    console_read_timeout_ms: Annotated[int, Field(ge=100)] = 30 * SECOND_MS
-    """How long a page waits for the store, milliseconds, before it says that it does."""
-
-    console_store_threads: Annotated[int, Field(ge=2, le=1000)] = 16
-    """Reads that may wait for the store at once, each in a thread; half of them for the figures of all tables."""
-
-    console_max_tables: Annotated[int, Field(ge=1)] = 2000
-    """Tables whose logs are kept in memory; the least recently used are read again when asked for."""
 
     console_max_queries: Annotated[int, Field(ge=0, le=1000)] = 4
     """Queries that run at once, each in a process of its own; more are refused. 0 turns the query box off."""
@@ -54,9 +45,6 @@ class ConsoleSettings(HttpServiceSettings):
 
     console_max_streams: Annotated[int, Field(ge=0, le=100_000)] = 300
     """Pages that are kept up to date at once; more show what was when they were loaded."""
-
-    console_shutdown_ms: Annotated[int, Field(ge=0)] = 10 * SECOND_MS
-    """How long SIGTERM waits for requests that are being answered, milliseconds."""
 
     console_session_ms: Annotated[int, Field(ge=MINUTE_MS)] = 12 * HOUR_MS
     """How long a browser stays signed in, milliseconds."""

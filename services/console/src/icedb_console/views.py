@@ -121,7 +121,6 @@ GUARD_WORDS: Final[Mapping[Guard, str]] = {
     "lease": "kept by lease",
     "pin": "kept by pin",
     "publication": "kept by a publication: engines may have been shown it",
-    "versions": "kept as one of the newest versions",
     "commit": "kept for a commit under way",
     "staged": "kept: it decided a batch that is still staged",
     "view": "kept for a view that has not taken it",

@@ -49,7 +49,7 @@ class Bodies:
         self._settings = settings
         self._metrics = metrics
         self._turns = asyncio.Semaphore(settings.gateway_max_bodies)
-        self._pool = ThreadPoolExecutor(settings.gateway_store_threads, "icedb-bodies")
+        self._pool = ThreadPoolExecutor(settings.read_threads, "icedb-bodies")
 
     @contextlib.asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
@@ -152,11 +152,11 @@ class Bodies:
         running = asyncio.get_running_loop().run_in_executor(self._pool, function)
         running.add_done_callback(_take_outcome)
         try:
-            return await asyncio.wait_for(asyncio.shield(running), self._settings.gateway_read_timeout_ms / SECOND_MS)
+            return await asyncio.wait_for(asyncio.shield(running), self._settings.read_wait_ms / SECOND_MS)
         except TimeoutError:
             raise Unavailable(
-                f"the object store did not answer within {self._settings.gateway_read_timeout_ms} ms "
-                "(ICEDB_GATEWAY_READ_TIMEOUT_MS): try again"
+                f"the object store did not answer within {self._settings.read_wait_ms} ms "
+                "(ICEDB_READ_WAIT_MS): try again"
             ) from None
 
 

@@ -109,11 +109,11 @@ class PublishedTables:
         self._clock = parts.clock
         self._metrics = parts.metrics
         self._publish = publish
-        self._staleness_ms = parts.settings.gateway_iceberg_staleness_ms
+        self._staleness_ms = parts.settings.gateway_staleness_ms
         self._readers = LogReaders(parts.clock)
-        self._known: LRUCache[str, PublishedTable] = LRUCache(parts.settings.gateway_max_tables)
+        self._known: LRUCache[str, PublishedTable] = LRUCache(parts.settings.read_max_tables)
         self._runs: SharedWork[PublishedTable] = SharedWork()
-        self._held: LRUCache[str, _Held] = LRUCache(parts.settings.gateway_max_tables)
+        self._held: LRUCache[str, _Held] = LRUCache(parts.settings.read_max_tables)
         self._is_probed = False
 
     async def read(self, name: str) -> PublishedTable:

@@ -224,18 +224,17 @@ class Gateway(EndpointService[GatewaySettings, GatewayMetrics]):
 
     async def _open(self, stack: AsyncExitStack) -> None:
         settings, clock, metrics, health = self._settings, self._clock, self.metrics, self._health.checks()
-        wait_ms = settings.gateway_read_timeout_ms
+        wait_ms = settings.read_wait_ms
         work = BlockingWork(
-            max_jobs=settings.gateway_store_threads,
-            max_jobs_per_table=settings.gateway_table_threads,
+            max_jobs=settings.read_threads,
+            max_jobs_per_table=settings.read_table_threads,
             wait_ms=wait_ms,
-            wait_setting="ICEDB_GATEWAY_READ_TIMEOUT_MS",
         )
         stack.callback(work.close)
         tables = TableCache(
             self._warehouse,
             clock=clock,
-            max_tables=settings.gateway_max_tables,
+            max_tables=settings.read_max_tables,
             wait_ms=wait_ms,
             on_refresh=metrics.observe_refresh,
         )

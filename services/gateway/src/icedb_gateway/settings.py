@@ -3,7 +3,7 @@
 from typing import Annotated, Final, Literal, Self
 
 from icedb_log.units import HOUR_MS, KIB, MINUTE_MS, SECOND_MS
-from icedb_service.settings import MAX_PORT, HttpServiceSettings, matching
+from icedb_service.settings import MAX_PORT, HttpServiceSettings, ReaderSettings, matching
 from pydantic import Field, SecretStr, model_validator
 
 MAX_STALENESS_MS: Final = 10 * MINUTE_MS
@@ -21,7 +21,7 @@ _S3_URL: Final = matching(
 )
 
 
-class GatewaySettings(HttpServiceSettings):
+class GatewaySettings(HttpServiceSettings, ReaderSettings):
     """What the S3 gateway and its Iceberg catalog need to know."""
 
     gateway_host: str = "127.0.0.1"
@@ -42,29 +42,12 @@ class GatewaySettings(HttpServiceSettings):
     `http://s3.example.com/icedb/events/…`. Empty: only the second form."""
 
     gateway_staleness_ms: Annotated[int, Field(ge=0, le=MAX_STALENESS_MS)] = SECOND_MS
-    """How old the knowledge of a table's log may be when a listing begins, milliseconds. 0 reads the log for each
-    listing; more saves requests to the store."""
+    """How old the knowledge of a table's log may be when a listing begins, or when the Iceberg catalog answers,
+    milliseconds. 0 reads the log each time; more saves requests to the store, and publishes a table that changes all
+    the time less often: each time writes its new manifests."""
 
     gateway_tables_staleness_ms: Annotated[int, Field(ge=0, le=MAX_STALENESS_MS)] = 10 * SECOND_MS
     """How old the list of all tables may be, milliseconds. Only listings above a table's own folder use it."""
-
-    gateway_read_timeout_ms: Annotated[int, Field(ge=100)] = 30 * SECOND_MS
-    """How long a request waits for a read of a log, or for the first bytes of a file, milliseconds; then it is
-    answered 503."""
-
-    gateway_store_threads: Annotated[int, Field(ge=2, le=1000)] = 32
-    """Reads of logs that may wait for the store at once, each in a thread; those above it are answered 503 (SlowDown).
-    As many threads more fetch parts of files."""
-
-    gateway_table_threads: Annotated[int, Field(ge=2, le=1000)] = 8
-    """Most of them for one table, so that one that hangs leaves threads to the others."""
-
-    gateway_max_tables: Annotated[int, Field(ge=1)] = 1000
-    """Tables kept in memory; the least recently used are read again when asked for."""
-
-    gateway_kept_files: Annotated[int, Field(ge=0)] = 2_000_000
-    """Files named by snapshots that are kept in memory for listings under way. More lets long listings of busy tables
-    go on at the replica where they began; snapshots of one table share most of their memory."""
 
     gateway_part_kb: Annotated[int, Field(ge=64, le=64 * KIB)] = 4 * KIB
     """Largest part of a file that is fetched from the store at once, KiB. A body holds at most two in memory."""
@@ -80,18 +63,11 @@ class GatewaySettings(HttpServiceSettings):
     """How long a client may take to read the next 256 KiB of a file, milliseconds; then its connection is closed.
     Longer bears with slow networks, and lets clients that stand still keep others out."""
 
-    gateway_shutdown_ms: Annotated[int, Field(ge=0)] = 20 * SECOND_MS
-    """How long SIGTERM waits for requests that are being answered, milliseconds."""
-
     gateway_iceberg_port: Annotated[int, Field(ge=0, le=MAX_PORT)] = 9011
     """Port of the Iceberg REST catalog, at the address of `ICEDB_GATEWAY_HOST`; 0 takes a free one (logged)."""
 
     gateway_iceberg_namespace: Annotated[str, _NAMESPACE] = "icedb"
     """Name of the one namespace in which the catalog shows all tables: `icedb.events`."""
-
-    gateway_iceberg_staleness_ms: Annotated[int, Field(ge=0, le=MAX_STALENESS_MS)] = SECOND_MS
-    """How old the state of a table may be that the catalog answers with, milliseconds. 0 looks at the log for each
-    load. More publishes a table that changes all the time less often: each time writes its new manifests."""
 
     gateway_iceberg_publish_interval_ms: Annotated[int, Field(ge=0, le=MAX_STALENESS_MS)] = 5 * SECOND_MS
     """How often tables that are set to `iceberg = on-commit` are looked at and published, milliseconds; 0: by this
@@ -124,11 +100,6 @@ class GatewaySettings(HttpServiceSettings):
                 "ICEDB_GATEWAY_ICEBERG_CREDENTIALS=vended needs ICEDB_GATEWAY_ICEBERG_SECRET: keys are made "
                 "with it, so it has to be the same at all replicas"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _check_gateway(self) -> Self:
-        self._require("gateway_table_threads", "<=", "gateway_store_threads")
         return self
 
     @property

@@ -40,6 +40,10 @@ class FoundFile:
     marker: FileMarker | None
 
 
+MAX_KEPT_FILES: Final = 2_000_000
+"""Files named by snapshots that are kept for listings under way; snapshots of one table share most of their memory."""
+
+
 def make_kept(max_files: int) -> LRUCache[SnapshotName, Snapshot]:
     """Return a cache of the snapshots that tokens name: the least recently used go when they name too many files.
 
@@ -56,7 +60,7 @@ class TableViews:
         self._parts = parts
         self._reads = parts.reads
         self._staleness_ms = parts.settings.gateway_staleness_ms
-        self._kept = make_kept(parts.settings.gateway_kept_files)
+        self._kept = make_kept(MAX_KEPT_FILES)
         self._pins: TTLCache[TableRef, Snapshot] = TTLCache(MAX_PINS, PIN_AGE_MS, parts.clock.monotonic_ms)
 
     def data_prefix(self, ref: TableRef) -> str:

@@ -44,7 +44,6 @@ def serve(settings: IngestSettings, *, queue: Queue = "ingest") -> int:
         register_tasks=partial(
             register_large_tasks if is_large else register_tasks, settings=settings, metrics=metrics
         ),
-        says_served=is_large,
     )
     return run_worker(service, settings)
 

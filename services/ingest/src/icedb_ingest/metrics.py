@@ -76,7 +76,6 @@ class IngestMetrics(SparkWorkerMetrics):
             "Commits of their sources that views took; refused: a view's query cannot run over its rows",
             outcome=FEED_OUTCOMES,
         )
-        self.feed_rows_read = make.counter("icedb_ingest_feed_read_rows_total", "Rows that queries of views have read")
         self.feed_duration = make.histogram(
             "icedb_ingest_feed_duration_seconds",
             "Time of one feed of a view, from the lock to the commit",
@@ -114,7 +113,6 @@ class IngestMetrics(SparkWorkerMetrics):
         self.feed_duration.observe(duration_ms / SECOND_MS)
         self.feed_commits.labels("taken").inc(result.commit_count)
         self.feed_commits.labels("refused").inc(len(result.refused))
-        self.feed_rows_read.inc(result.rows_read)
         self.misfits.inc(result.misfit_count)
         self._record_live(result, 1 if result.committed_key else 0)
 

@@ -1,10 +1,10 @@
 """Watches how much each table has to slow its producers down: measures, paces commits, and tells the front ends.
 
 Owns what this process knows about back-pressure, and when each table's next commit is due: the flush interval,
-stretched by it. A process knows its own commits at once and those of other workers when it looks at the log, so that
-two workers on one table keep about one pace; each measures the same log and says the same. A flush lists the log anyway
-and says how many files there are: as long as these are few, the log is hardly ever listed for a measure. A failure here
-never keeps a flush from its work: without a measure it goes on at the pace it had.
+stretched by it. Workers tell each other through Redis when a table's next commit is due, and find what they were not
+told when they look at the log, so that two on one table keep one pace; each measures the same log and says the same. A
+flush lists the log anyway and says how many files there are: as long as these are few, the log is hardly ever listed
+for a measure. A failure here never keeps a flush from its work: without a measure it goes on at the pace it had.
 """
 
 from dataclasses import dataclass
@@ -133,7 +133,9 @@ class PressureWatch:
 
     def wait_for_turn(self, table: str) -> int:
         """Wait until a commit is due, if that is soon. Returns 0, or how long it is put off, milliseconds."""
-        due_in_ms = self.due_in_ms(table)
+        # Not longer than an interval: the other one may have known of a pressure that is over.
+        others_ms = min(self._context.wakeups.turn_in_ms(table), self._known(table).interval_ms)
+        due_in_ms = max(self.due_in_ms(table), others_ms)
         if due_in_ms > MAX_SLEEP_MS:
             return due_in_ms
         if due_in_ms:
@@ -169,6 +171,8 @@ class PressureWatch:
         """
         self._tables[table] = known = self._known(table)
         known.last_ms, known.last_key = begun_ms, key
+        if (due_in_ms := self.due_in_ms(table)) > 0:
+            self._context.wakeups.note_turn(table, next_in_ms=due_in_ms)
         if known.measured_ms is not None:
             known.log_files = log_files or known.log_files + 1
             known.committed_files += file_count

@@ -229,9 +229,8 @@ class IngestTasks:
             result = flush_table(opened, self._context.engine.writer, limits=limits, is_staged=True)
         if trace is not None and begun is not None and result.committed_ids:
             named = result.committed_ids[: trace.max_batches]
-            kept = self._context.wakeups.read_traces(named)
             figures = {"icedb.table": table, "icedb.commit": result.committed_key, "icedb.batches": result.batch_count}
-            trace.note_flush(begun, named, kept, figures)
+            trace.note_flush(begun, named, figures)
         self._metrics.record(result, duration_ms=clock.monotonic_ms() - started_ms)
         self._choice.record(table, takes, result)
         if takes == "small":
@@ -298,7 +297,7 @@ class IngestTasks:
 
     def _wake_large(self, table: str) -> bool:
         """Wake the worker of large batches; return whether there is one."""
-        if not self._context.wakeups.is_served(TASKS[INGEST_LARGE_FLUSH]):
+        if not self._context.wakeups.is_served(TASKS[INGEST_LARGE_FLUSH], now_ms=self._context.clock.now_ms()):
             return False
         self._context.wakeups.try_wake(INGEST_LARGE_FLUSH, table)
         return True

@@ -19,7 +19,6 @@ from prometheus_client import Gauge
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 GUARDS: Final[tuple[Guard, ...]] = get_args(Guard)
 AUDIT_STEPS: Final[tuple[AuditStep, ...]] = get_args(AuditStep)
-REWRITE_OUTCOMES: Final = ("stripped", "contended")
 
 
 class JanitorMetrics(WorkerMetrics):
@@ -40,14 +39,6 @@ class JanitorMetrics(WorkerMetrics):
             "Deletes that failed, by kind of object and by reason; the next run tries again",
             kind=KINDS,
             reason=DELETE_FAILURES,
-        )
-        self.rewrites = make.counter(
-            "icedb_janitor_log_rewrites_total",
-            "Log files stripped of markers of deleted files; contended: changed meanwhile, left for the next run",
-            outcome=REWRITE_OUTCOMES,
-        )
-        self.orphan_sweeps = make.counter(
-            "icedb_janitor_orphan_sweeps_total", "Searches for data files that no log file names"
         )
         self.audit_failures = make.counter(
             "icedb_janitor_audit_failures_total",
@@ -117,8 +108,6 @@ class JanitorMetrics(WorkerMetrics):
         for (kind, reason), count in kinds_of_failures(paths, result.failed).items():
             self.failed.labels(kind, reason).inc(count)
         self._record_failing(paths, has_failed=bool(result.failed), now_ms=now_ms)
-        self.rewrites.labels("stripped").inc(result.stripped_count)
-        self.rewrites.labels("contended").inc(result.contended_count)
         self.held_back.labels(paths.name).set(result.held_back_ms / 1000)
         self.lost_commits.labels(paths.name).set(len(result.lost))
         held = Tally(item.guard for item in result.waiting)
@@ -127,7 +116,6 @@ class JanitorMetrics(WorkerMetrics):
 
     def record_orphans(self, paths: TablePaths, result: OrphanResult) -> None:
         """Count one orphan sweep."""
-        self.orphan_sweeps.inc()
         self.record_deletes("orphan", deleted_count=len(result.deleted), failed=result.failed)
         counts: dict[OrphanGuard, int] = {"age": result.walk.young_tally.count, "share": result.held.count}
         for guard, count in counts.items():

@@ -35,9 +35,9 @@ from icedb_janitor.metrics import JanitorMetrics
 from icedb_janitor.settings import JanitorSettings
 
 RUNS_PER_TIME_LIMIT: Final = 3
+"""A run of a purge ends after this part of a task's time limit; the next one goes on."""
 MAX_LOST_NAMES: Final = 10
 """Lost commits that one line of the log names; `icedb fsck` names all, as long as the horizon has not passed them."""
-"""A run of a purge ends after this part of a task's time limit; the next one goes on."""
 
 
 class JanitorTasks:

@@ -25,7 +25,6 @@ TurnEnd = Literal["done", "time", "amount", "stopped"]
 TURN_ENDS: Final[tuple[TurnEnd, ...]] = get_args(TurnEnd)
 CHECK_RESULTS: Final = ("equal", "unproven", "differs")
 ERASURE_ENDS: Final = ("complete", "refused")
-REMOVAL_CAUSES: Final = ("drop", "retention")
 ChangeCause = Literal["delete", "rewrite"]
 """What somebody asked for."""
 
@@ -61,14 +60,6 @@ class MergeMetrics(SparkWorkerMetrics):
             "footer does not say, differs: nothing of it was committed",
             result=CHECK_RESULTS,
         )
-        self.lane_commits = make.counter(
-            "icedb_merge_lane_commits_total",
-            "Commits of merges and folds; hot: newest partitions, often, cold: partitions that rest, full: on demand",
-            lane=LANE_LABELS,
-        )
-        self.lane_bytes = make.counter(
-            "icedb_merge_lane_bytes_total", "Bytes of data files that merges read, by lane", lane=LANE_LABELS
-        )
         self.turns = make.counter(
             "icedb_merge_turns_total",
             "Turns of tables; done: nothing was left, time and amount: others went first, since that bound was met, "
@@ -86,11 +77,6 @@ class MergeMetrics(SparkWorkerMetrics):
             "icedb_merge_changed_rows_total",
             "Rows that changes took away; what a rewrite adds is not taken off",
             kind=get_args(ChangeCause),
-        )
-        self.partitions_removed = make.counter(
-            "icedb_merge_partitions_removed_total",
-            "Partitions removed; drop: by hand, retention: their time had passed",
-            cause=REMOVAL_CAUSES,
         )
         self.retention_kept = make.gauge(
             "icedb_merge_retention_kept_partitions",
@@ -124,23 +110,19 @@ class MergeMetrics(SparkWorkerMetrics):
         self.rows.inc(max(0, result.rows_read - result.rows_removed))
         self.misfits.inc(result.misfit_count)
 
-    def record_removal(self, cause: Literal["drop", "retention"], removal: RemovalResult) -> None:
-        """Count what one commit removed."""
-        if removal.committed_key is None:
-            return
-        self.commits.inc()
-        self.partitions_removed.labels(cause).inc(len(removal.partitions))
+    def record_removal(self, removal: RemovalResult) -> None:
+        """Count the commit of a removal, if it has made one."""
+        if removal.committed_key is not None:
+            self.commits.inc()
 
     def record_retention(self, table: str, result: RetentionResult) -> None:
         """Count one run of retention."""
-        self.record_removal("retention", result.removal)
+        self.record_removal(result.removal)
         for reason, count in count_kept(result.plan).items():
             self.retention_kept.labels(table, reason).set(count)
 
-    def record(self, lane: LaneLabel, result: MergeResult) -> None:
+    def record(self, result: MergeResult) -> None:
         """Count one commit of a merge."""
-        self.lane_commits.labels(lane).inc(result.commit_count)
-        self.lane_bytes.labels(lane).inc(result.input_bytes)
         self.commits.inc(result.commit_count)
         self.files.labels("in").inc(result.input_count)
         self.files.labels("out").inc(result.output_count)

@@ -18,15 +18,9 @@ class MergerSettings(SparkServiceSettings):
     """Bytes of data files that one turn of the hot lane (newest partitions, size tiers) merges. Larger moves more
     before others get their turn."""
 
-    merge_hot_files: Annotated[int, Field(ge=2)] = HOT_LIMITS.max_files
-    """Data files that one turn of the hot lane merges."""
-
     merge_cold_bytes: Annotated[int, Field(ge=1)] = COLD_LIMITS.max_bytes
     """Bytes of data files that one turn of the cold lane (partitions that rest, as far as possible) and of a full merge
     merges."""
-
-    merge_cold_files: Annotated[int, Field(ge=2)] = COLD_LIMITS.max_files
-    """Data files that one turn of the cold lane and of a full merge merges."""
 
     merge_cold_interval_ms: Annotated[int, Field(ge=1000)] = 600_000
     """How often a sweep looks for cold merges of a table, at most, milliseconds. Longer leaves more small files in

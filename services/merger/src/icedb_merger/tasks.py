@@ -128,7 +128,7 @@ class MergeTasks:
         """
         with self._context.open_locked(table) as opened:
             removal = drop_partitions(opened, globs, may_match_all=may_match_all)
-        self._metrics.record_removal("drop", removal)
+        self._metrics.record_removal(removal)
         return Work.of(removal)
 
     def retain(self, table: str, force: bool = False) -> Work:  # noqa: FBT001, FBT002 - the message's own form
@@ -261,7 +261,7 @@ class MergeTasks:
         def has_time() -> bool:
             return clock.monotonic_ms() - started_ms < self._settings.merge_turn_ms
 
-        watch = MergeWatch(has_time, partial(self._metrics.record, label), self._metrics.record_check)
+        watch = MergeWatch(has_time, self._metrics.record, self._metrics.record_check)
         total = MergeResult()
         while True:
             check_alive()
@@ -291,14 +291,10 @@ class MergeTasks:
                 return "amount", total
 
     def _limits(self, label: LaneLabel) -> MergeLimits:
-        settings = self._settings
-        is_hot = label == "hot"
-        return MergeLimits(
-            max_groups=HOT_LIMITS.max_groups if is_hot else COLD_LIMITS.max_groups,
-            max_files=settings.merge_hot_files if is_hot else settings.merge_cold_files,
-            max_bytes=settings.merge_hot_bytes if is_hot else settings.merge_cold_bytes,
-            commit_bytes=settings.merge_commit_bytes,
-        )
+        settings, is_hot = self._settings, label == "hot"
+        max_bytes = settings.merge_hot_bytes if is_hot else settings.merge_cold_bytes
+        lane = HOT_LIMITS if is_hot else COLD_LIMITS
+        return replace(lane, max_bytes=max_bytes, commit_bytes=settings.merge_commit_bytes)
 
     def _account_erasure(self, before: Erasure, erasure: Erasure) -> None:
         if erasure.state == before.state:

@@ -234,17 +234,16 @@ class SnapshotService(EndpointService[SnapshotSettings, SnapshotMetrics]):
         metrics: SnapshotMetrics | None = None,
     ) -> None:
         super().__init__(warehouse, settings=settings, clock=clock, metrics=metrics)
-        wait_ms = settings.snapshot_read_timeout_ms
+        wait_ms = settings.read_wait_ms
         work = BlockingWork(
-            max_jobs=settings.snapshot_threads,
-            max_jobs_per_table=settings.snapshot_table_threads,
+            max_jobs=settings.read_threads,
+            max_jobs_per_table=settings.read_table_threads,
             wait_ms=wait_ms,
-            wait_setting="ICEDB_SNAPSHOT_READ_TIMEOUT_MS",
         )
         tables = TableCache(
             warehouse,
             clock=clock,
-            max_tables=settings.snapshot_max_tables,
+            max_tables=settings.read_max_tables,
             wait_ms=wait_ms,
             on_refresh=self.metrics.observe_refresh,
         )
@@ -320,4 +319,4 @@ class SnapshotService(EndpointService[SnapshotSettings, SnapshotMetrics]):
     async def _end_calls(self, server: GrpcServer) -> None:
         await server.drain()
         self._watches.end()
-        await server.stop(grace_ms=self._settings.snapshot_shutdown_ms)
+        await server.stop(grace_ms=self._settings.drain_ms)

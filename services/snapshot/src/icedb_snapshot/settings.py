@@ -9,7 +9,7 @@ from typing import Annotated, Final, Self
 from icedb_log.holds.leases import MAX_LEASES, MIN_LEASE_TTL_MS
 from icedb_log.holds.stored_holds import MAX_LEASE_TTL_MS
 from icedb_log.units import KIB, MIB, MINUTE_MS
-from icedb_service.settings import MAX_PORT, ServiceSettings
+from icedb_service.settings import MAX_PORT, ReaderSettings
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import NoDecode
 
@@ -23,7 +23,7 @@ S3_STANDARD: Final[Mapping[str, float]] = {"put_1000": 0.005, "get_1000": 0.0004
 _ADDRESS: Final = re.compile(r"(?P<host>\[[0-9a-fA-F:]+\]|[A-Za-z0-9._-]+):(?P<port>[0-9]{1,5})")
 
 
-class SnapshotSettings(ServiceSettings):
+class SnapshotSettings(ReaderSettings):
     """What the snapshot service needs to know."""
 
     snapshot_address: str = "127.0.0.1:50051"
@@ -36,10 +36,6 @@ class SnapshotSettings(ServiceSettings):
     snapshot_max_message_bytes: Annotated[int, Field(ge=KIB, le=MAX_WIRE_BYTES)] = 64 * MIB
     """Largest answer of one message, bytes; about 300 for each data file. Larger ones are streamed. Clients have a
     limit of their own (ours: 64 MiB)."""
-
-    snapshot_answer_cache_bytes: Annotated[int, Field(ge=0)] = 256 * MIB
-    """Most bytes of answers that are kept to be sent again; one alone at most half of it. They are the bytes that the
-    table's state has in memory anyway, as long as its files stay."""
 
     snapshot_max_presigned_files: Annotated[int, Field(ge=1, le=1_000_000)] = 10_000
     """Most data files that get a URL in one answer (`presign_ms`); signing takes a quarter of a millisecond each."""
@@ -56,21 +52,8 @@ class SnapshotSettings(ServiceSettings):
     """How old a connection gets, milliseconds: clients open another one by themselves, so that load spreads over
     replicas. Calls that run then may go on for five minutes, and streams that watch are called again."""
 
-    snapshot_threads: Annotated[int, Field(ge=1, le=1000)] = 32
-    """Calls of the object store at once, each in a thread; many callers of one read share one. What is answered from
-    memory needs none. Above it calls are refused (RESOURCE_EXHAUSTED, with the time to wait)."""
-
-    snapshot_table_threads: Annotated[int, Field(ge=1, le=1000)] = 8
-    """Of those, for one table: one whose store hangs leaves the others their threads."""
-
     snapshot_max_pending_calls: Annotated[int, Field(ge=1, le=100_000)] = 1000
     """Calls worked on or waiting; those above it are refused at once (RESOURCE_EXHAUSTED)."""
-
-    snapshot_read_timeout_ms: Annotated[int, Field(ge=100)] = 30_000
-    """How long a caller waits for a read of the log that another caller began, milliseconds."""
-
-    snapshot_max_tables: Annotated[int, Field(ge=1)] = 1000
-    """Tables kept in memory; the least recently used are read again when asked for."""
 
     snapshot_watch_interval_ms: Annotated[int, Field(ge=10)] = 1000
     """How often the log of a watched table is listed while commits are not announced through Redis, milliseconds,
@@ -91,9 +74,6 @@ class SnapshotSettings(ServiceSettings):
     snapshot_max_lease_ttl_ms: Annotated[int, Field(ge=MIN_LEASE_TTL_MS, le=MAX_LEASE_TTL_MS)] = MAX_LEASE_TTL_MS
     """Longest time for which a lease is given or renewed, milliseconds. A reader that died holds dead files for so
     long."""
-
-    snapshot_shutdown_ms: Annotated[int, Field(ge=0)] = 10_000
-    """How long SIGTERM waits for calls that are being answered, milliseconds."""
 
     snapshot_lag_interval_ms: Annotated[int, Field(ge=200)] = 15_000
     """How often the figures of every table are read for `/metrics`, milliseconds. Costs three listings for each

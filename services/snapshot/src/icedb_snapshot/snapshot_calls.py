@@ -24,13 +24,15 @@ from icedb_log.serving.table_cache import TableState
 from icedb_log.store.store_clock import check_has_come
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.table_config import TableConfig, unite_columns
-from icedb_log.units import SECOND_MS
+from icedb_log.units import MIB, SECOND_MS
 from icedb_proto import snapshot_pb2
 
 from icedb_snapshot.answers import Answer, AnswerCache, AnswerKey, build_answer
 from icedb_snapshot.requests import ServiceParts, SnapshotQuery, parse_request
 
 MAX_ANSWERS: Final = 1000
+MAX_ANSWER_BYTES: Final = 256 * MIB
+"""Of answers that are kept. They are the bytes that a table's state has in memory anyway, as long as its files stay."""
 MAX_KEPT_REQUEST_BYTES: Final = 4096
 """Answers are kept by what was asked for; thousands of values, some ten times as large in memory, are asked once."""
 
@@ -40,7 +42,7 @@ class SnapshotCalls:
 
     def __init__(self, parts: ServiceParts) -> None:
         self._parts = parts
-        self.answers: Final = AnswerCache(max_answers=MAX_ANSWERS, max_bytes=parts.settings.snapshot_answer_cache_bytes)
+        self.answers: Final = AnswerCache(max_answers=MAX_ANSWERS, max_bytes=MAX_ANSWER_BYTES)
         self._building: dict[AnswerKey, asyncio.Task[Answer]] = {}
 
     async def get_snapshot(self, request: snapshot_pb2.GetSnapshotRequest, context: Any) -> bytes:

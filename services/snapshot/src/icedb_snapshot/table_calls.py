@@ -41,7 +41,7 @@ class TableCalls:
 
     def __init__(self, parts: ServiceParts) -> None:
         self._parts = parts
-        self._holds: LRUCache[str, HoldReader] = LRUCache(parts.settings.snapshot_max_tables)
+        self._holds: LRUCache[str, HoldReader] = LRUCache(parts.settings.read_max_tables)
 
     async def list_tables(self, request: pb.ListTablesRequest, context: Any) -> pb.ListTablesResponse:
         """Return one page of the names that the caller may read, ascending.

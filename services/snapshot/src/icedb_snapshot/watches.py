@@ -120,7 +120,7 @@ class WatchCalls:
         self._names: asyncio.Task[None] | None = None
         self._names_woken = asyncio.Event()
         # Half of all threads at most: watchers must not take them all from calls.
-        self._room = asyncio.Semaphore(max(1, parts.settings.snapshot_threads // 2))
+        self._room = asyncio.Semaphore(max(1, parts.settings.read_threads // 2))
         self._has_ended = False
 
     async def watch_snapshots(self, request: pb.WatchSnapshotsRequest, context: Any) -> AsyncIterator[pb.SnapshotEvent]:

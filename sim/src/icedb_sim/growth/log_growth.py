@@ -39,9 +39,7 @@ LOG_TOMBSTONE_BYTES: Final = 110
 LOOK_EVERY_COMMITS: Final = 10
 """How often live files are counted, which takes a look at every partition."""
 
-Policy = Literal["tiers", "all_small"]
 Shape = Literal["days", "users"]
-FOLDED_BY_ALL_SMALL: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +56,6 @@ class Scenario:
         merge_every_ms: Time between two runs of the hot lane.
         cold_every_ms: Time between two runs of the cold lane.
         vacuum_every_ms: Time between two vacuums.
-        policy: ``tiers``: what the merger does; ``all_small``: what it did before, folding all log files up to 1 MiB.
         seed: Of the generator.
     """
 
@@ -70,7 +67,6 @@ class Scenario:
     merge_every_ms: int = 10 * SECOND_MS
     cold_every_ms: int = 10 * MINUTE_MS
     vacuum_every_ms: int = 10 * MINUTE_MS
-    policy: Policy = "tiers"
     seed: int = 1
 
 
@@ -204,24 +200,13 @@ class GrowingTable:
         while True:
             view = self.view()
             plan = plan_merge(self._index, view, MergeOptions(lane))
-            commits, folded = plan.commits, plan.folded_log_keys
-            if self.scenario.policy == "all_small":
-                commits, folded = self._plan_all_small(lane)
-            if not commits and not folded:
+            if not plan.commits and not plan.folded_log_keys:
                 break
-            for number, groups in enumerate(commits or ((),)):
-                self._commit_merge(groups, self._index.find_due_logs(groups) if number else folded)
+            for number, groups in enumerate(plan.commits or ((),)):
+                self._commit_merge(groups, self._index.find_due_logs(groups) if number else plan.folded_log_keys)
             self._now_ms += 1
         if self.growth.commits % LOOK_EVERY_COMMITS == 0:
             self._look()
-
-    def _plan_all_small(self, lane: Lane) -> tuple[tuple[tuple[MergeGroup, ...], ...], tuple[str, ...]]:
-        """Plan as the merger once did: no merge waits, and each takes all log files up to 1 MiB along."""
-        groups = self._index.find_ready(MergeOptions(lane))
-        small = tuple(file.key for file in self._index.log.active_files() if file.size_bytes <= FOLDED_BY_ALL_SMALL)
-        if not groups and len(small) < self.config.merge_fan_in:
-            return (), ()
-        return ((groups,) if groups else ()), small
 
     def _commit_merge(self, groups: Iterable[MergeGroup], folded: Iterable[str]) -> None:
         merged = [
@@ -288,17 +273,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m icedb_sim.growth.log_growth", description=__doc__)
     parser.add_argument("--commits", type=int, default=10_000)
     parser.add_argument("--shape", choices=get_args(Shape), default="days")
-    parser.add_argument("--policy", choices=get_args(Policy), default="tiers")
     parser.add_argument("--interval-ms", type=int, default=5 * SECOND_MS)
     parser.add_argument("--data-grace-minutes", type=int, default=60)
     chosen = parser.parse_args(arguments)
-    scenario = Scenario(shape=chosen.shape, policy=chosen.policy, interval_ms=chosen.interval_ms)
+    scenario = Scenario(shape=chosen.shape, interval_ms=chosen.interval_ms)
     config = TableConfig.create(name="t", data_grace_ms=chosen.data_grace_minutes * MINUTE_MS)
 
     def report(growth: Growth) -> None:
         line = {
             "shape": scenario.shape,
-            "policy": scenario.policy,
             "interval_ms": scenario.interval_ms,
             "data_grace_minutes": chosen.data_grace_minutes,
             **asdict(growth),

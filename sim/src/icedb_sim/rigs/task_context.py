@@ -37,6 +37,7 @@ class RecordedWakeups:
         served: Queues that a worker is said to serve.
         noted: What tasks said of their progress, in order.
         announced: The table of each commit, in order.
+        turns: In how long the next commit of a table is due, as other workers say.
         is_silent: Whether progress cannot be noted.
     """
 
@@ -48,19 +49,28 @@ class RecordedWakeups:
         self.served: set[str] = set()
         self.noted: list[tuple[str, str, int, int]] = []
         self.announced: list[str] = []
+        self.turns: dict[str, int] = {}
         self.is_silent = False
 
     def announce_commit(self, table: str) -> None:
         """Note a commit."""
         self.announced.append(table)
 
+    def note_turn(self, table: str, *, next_in_ms: int) -> None:
+        """Do nothing: a process knows its own."""
+
+    def turn_in_ms(self, table: str) -> int:
+        """Return what a test says."""
+        return self.turns.get(table, 0)
+
     def note_progress(self, task_id: str, what: str, done: int, total: int) -> bool:
         """Note how far a task is."""
         self.noted.append((task_id, what, done, total))
         return not self.is_silent
 
-    def is_served(self, queue: str) -> bool:
+    def is_served(self, queue: str, *, now_ms: int) -> bool:
         """Whether a test says so."""
+        del now_ms
         return queue in self.served
 
     def wake(self, task: str, table: str | None = None) -> bool:

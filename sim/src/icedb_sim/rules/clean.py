@@ -24,7 +24,6 @@ from icedb_sim.rules.mutations import (
     careless,
     early,
     instead,
-    is_now,
     keeps,
     repeats,
     seen_with,
@@ -355,7 +354,7 @@ _LOST_RULES: Final = (
 )
 
 
-# Pins, versions, commits under way
+# Pins, commits under way
 
 _CREATE_PIN: Final = "holds.pins:create_pin"
 _PROVEN: Final = "holds.stored_holds:require_certain"
@@ -406,17 +405,6 @@ _PIN_RULES: Final = (
             "holds.pins:_require_free",
             lambda original, *args, mine="": None if mine else original(*args),
         ),
-    ),
-    breaks("J8", "versions are ignored", holds_without("versions")),
-    breaks("J8", "with fewer commits than versions nothing is kept", is_now("holds.guards:EVERY_STATE_MS", 1 << 62)),
-    breaks(
-        "J8",
-        "one version too few is kept",
-        around(
-            "holds.guards:find_kept_versions",
-            lambda original, view, count: original(view, max(count - 1, 1) if count else 0),
-        ),
-        by="test_guards.py::test_j8_versions_count_appends_and_merges_and_no_seals",
     ),
     keeps("J9", "log files go although a fence names them", holds_without("commit")),
 )

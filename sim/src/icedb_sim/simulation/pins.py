@@ -1,4 +1,4 @@
-"""Pins and kept versions in the simulation: who makes them and relies on them, and whether they hold.
+"""Pins in the simulation: who makes them and relies on them, and whether they hold.
 
 They are the scenario ``pinners``.
 """
@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from icedb_log.changes.table_changes import alter_table_config
-from icedb_log.errors import BelowHorizon, IceDBError, InvalidRequest, NotFound
+from icedb_log.errors import BelowHorizon, InvalidRequest, NotFound
 from icedb_log.holds.pins import create_pin, read_pinned, unpin
 from icedb_log.holds.stored_holds import StoredHold, decode_hold, decode_snapshot, find_ended_holds
 from icedb_log.log.fold import Snapshot, fold
@@ -23,7 +22,6 @@ from icedb_sim.simulation.settings import PATHS, Settings
 from icedb_sim.simulation.world import Actor, SimClock, Violation
 
 PINNER: Final = "pinner"
-VERSION_COUNTS: Final = (0, 1, 3, 8)
 STALL_RATE: Final = 0.01
 _OLDEST: Final = 6
 _STEPS: Final = 1000
@@ -103,14 +101,12 @@ class PinScenario(Scenario):
 
 
 def with_pinners(settings: Settings, seed: int) -> Settings:
-    """Return settings for those who pin: versions, grace periods and sleepers follow from the seed.
+    """Return settings for those who pin: grace periods and sleepers follow from the seed.
 
     Who makes pins and who deletes has to sleep, and log files have to stay as long as data files: otherwise a time is
     below the horizon (R3) before its pin has anything to be proven against.
     """
-    change: dict[str, int] = {"keep_versions": VERSION_COUNTS[seed % len(VERSION_COUNTS)]}
-    if seed % 8 < 6:
-        change["data_grace_ms"] = settings.config.log_grace_ms
+    change = {"data_grace_ms": settings.config.log_grace_ms} if seed % 8 < 6 else {}
     return replace(
         settings,
         config=settings.config.model_copy(update=change),
@@ -124,7 +120,7 @@ def with_pinners(settings: Settings, seed: int) -> Settings:
 
 
 def pin_for_ever(sim: Simulation, actor: Actor) -> None:
-    """Pin a time, read what is pinned, unpin, look at kept versions, and clear ended pins away, again and again."""
+    """Pin a time, read what is pinned, unpin, and clear ended pins away, again and again."""
     clock, rng = SimClock(sim.world, actor.skew_ms), sim.world.rng
     reader = sim.make_reader(clock)
     while True:
@@ -134,9 +130,7 @@ def pin_for_ever(sim: Simulation, actor: Actor) -> None:
             run = partial(_pin, sim, clock, reader, rng.choice(_NAMES))
         elif dice < 0.6:
             run = partial(_end, sim, rng.choice(_NAMES))
-        elif dice < 0.7:
-            run = partial(_read_versions, sim, reader)
-        elif dice < 0.75:
+        elif dice < 0.65:
             run = partial(_clear, sim)
         try:
             run()
@@ -147,7 +141,6 @@ def pin_for_ever(sim: Simulation, actor: Actor) -> None:
 
 def end_pins(sim: Simulation) -> None:
     """End everything that holds: the faults are over, and the table has to come to rest."""
-    alter_table_config(TableStore(sim.store, PATHS), {"keep_versions": 0}, clock=SimClock(sim.world))
     for name in _NAMES:
         _end(sim, name)
     _clear(sim)
@@ -189,20 +182,3 @@ def _clear(sim: Simulation) -> None:
     sim.store.delete(
         find_ended_holds(TableStore(sim.store, PATHS), data_grace_ms=sim.world.settings.config.data_grace_ms)
     )
-
-
-def _read_versions(sim: Simulation, reader: LogReader) -> None:
-    model, count = sim.model, sim.world.settings.config.keep_versions
-    mark = model.begin_read()
-    view = reader.read()
-    # As of now: what was among the newest when the read began may have gone on to be an older one.
-    newest = sorted((entry.time_ms for entry in model.landed), reverse=True)[:count]
-    for at_ms in newest:
-        try:
-            snapshot = fold(view, as_of_ms=at_ms)
-        except IceDBError as error:
-            raise Violation(f"one of the newest {count} states cannot be read: {error} (J8)") from error
-        model.check_past_read(mark, at_ms, replace(snapshot, is_stable=False))
-        gone = [marker.path for marker in snapshot.live if not sim.store.inner.holds(marker.path)]
-        if gone:
-            raise Violation(f"{gone[0]} of one of the newest {count} states is gone (J8)")

@@ -74,11 +74,10 @@ class Pace:
             "ICEDB_MESSAGE_EXPIRY_MS": str(max(5_000, 5 * self.sweep_ms)),
             "ICEDB_TASK_TIME_LIMIT_MS": "120000",
             "ICEDB_SNAPSHOT_LAG_INTERVAL_MS": "2000",
-            "ICEDB_SNAPSHOT_READ_TIMEOUT_MS": "10000",
             "ICEDB_FRONTEND_ACK_TIMEOUT_MS": "8000",
             "ICEDB_FRONTEND_TABLE_CACHE_MS": "2000",
             "ICEDB_GATEWAY_STALENESS_MS": "0",
-            "ICEDB_GATEWAY_READ_TIMEOUT_MS": "10000",
+            "ICEDB_READ_WAIT_MS": "10000",
             # Runs that are cut off leave more in small tables than a log that was lost would leave in large ones.
             "ICEDB_JANITOR_ORPHAN_SHARE": "1",
             "ICEDB_SPARK_MEMORY_MB": "512",

@@ -38,7 +38,6 @@ _COMMANDS: Final[Mapping[str, tuple[str, str, str]]] = {
     "rewrite": ("write", "change:rewrite", "replace the rows of partitions by the result of a query"),
     "quarantine": ("write", "quarantine:app", "list batches that cannot be committed; retry or drop them"),
     "query": ("read", "read:query", "run SQL over consistent snapshots; without SQL, a shell"),
-    "head": ("read", "describe:head", "show some of the newest rows"),
     "describe": ("read", "describe:describe", "show columns: types, nulls, distinct values, minimum, maximum"),
     "snapshot": ("read", "read:snapshot", "list the live data files, for people, scripts and other engines"),
     "changes": ("read", "read:changes", "show data files added and removed between two times"),

@@ -1,9 +1,9 @@
-"""``icedb describe`` and ``icedb head``: a first look at a table."""
+"""``icedb describe``: a first look at a table."""
 
 from dataclasses import asdict
 from typing import Final
 
-from icedb_client.describe import ColumnDescription, Known, TableDescription, plan_head
+from icedb_client.describe import ColumnDescription, Known, TableDescription
 from icedb_log.table.promoted_paths import spell_path
 
 from icedb.cli.output import (
@@ -17,8 +17,8 @@ from icedb.cli.output import (
     print_table,
 )
 from icedb.cli.read_times import AsOf, TagOption, maybe_time
-from icedb.cli.rows import ROW_FORMATS, answer_rows, print_rows, to_text
-from icedb.cli.runner import Run, TableName, command, option
+from icedb.cli.rows import print_rows, to_text
+from icedb.cli.runner import Run, TableName, command
 
 _SIGNS: Final[dict[Known, str]] = {"exact": "", "bound": "≥ ", "estimate": "~ ", "unknown": ""}
 _LEGEND: Final[dict[Known, str]] = {
@@ -38,13 +38,6 @@ def describe(
     table: TableName,
     as_of: AsOf = None,
     tag: TagOption = None,
-    files: int = option(
-        "--files", "Most data files that are opened, evenly spread; 0: only the log is read.", 100, min=0
-    ),
-    scan: bool | None = option(
-        "--scan/--no-scan",
-        "Read the rows of these files, or none; by default of a small table, for distinct values.",
-    ),
 ) -> None:
     """Show a table's columns: types, nulls, distinct values, minimum and maximum; from statistics if possible."""
     found = run.client.snapshot(
@@ -52,7 +45,7 @@ def describe(
         as_of=maybe_time(as_of, option="--as-of", now_ms=run.clock.now_ms()),
         pin=tag,
         bounds=True,
-    ).describe(files=files, scan=scan)
+    ).describe()
     run.answer(asdict(found), lambda: show_description(found))
 
 
@@ -98,7 +91,7 @@ def show_description(found: TableDescription) -> None:
     opened = f"{format_count(found.opened_count)} of {count_of(found.file_count, 'data file')}"
     read = {"log": "the log alone", "footers": f"the log and the footers of {opened}", "rows": f"the rows of {opened}"}
     print_note(f"from {read[found.source]}")
-    more = "" if found.source == "rows" or "unknown" not in known else " (--scan reads rows)"
+    more = f" (`icedb query 'summarize {found.table}'` reads all rows)" if "unknown" in known else ""
     print_note(f"exact, but: {marks}{more}" if marks else "all is exact")
 
 
@@ -127,23 +120,3 @@ def _per_cent(share: float) -> str:
     if share in (0, 1):
         return f"{share * _PER_CENT:.0f} %"
     return f"{min(max(share * _PER_CENT, 0.01), 99.99):.2f} %"
-
-
-@command(gives=ROW_FORMATS)
-def head(
-    run: Run,
-    *,
-    table: TableName,
-    limit: int = option("--limit", "How many rows.", 10, min=1),
-) -> None:
-    """Show some of the newest rows, by the first time column that the table is partitioned or sorted by."""
-    found = run.client.snapshot(table, bounds=True)
-    plan = plan_head(found, limit)
-    read = f"{format_count(len(plan.snapshot.files))} of {count_of(len(found.files), 'data file')}"
-    if plan.order_by is None:
-        words = f"some rows of the files made last: {read} read"
-    else:
-        words = f"{'the newest' if plan.is_certain else 'among the newest'} by {plan.order_by}: {read} read"
-    with plan.read() as found_rows:
-        answer_rows(run, found_rows, {table: found}, most=limit)
-    print_note(words)

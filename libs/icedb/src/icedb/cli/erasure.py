@@ -224,7 +224,6 @@ def _describe_kept(kept: Kept, table: str) -> str:
     holder = f" {kept.held_by}" if kept.held_by else ""
     ways_out = {
         "pin": f": icedb tag delete {table} {kept.held_by}",
-        "versions": f": wait for as many commits, or icedb table alter {table} --set keep_versions=0",
     }
     return f"{kept.guard}{holder} keeps {format_count(kept.count)}{until}{ways_out.get(kept.guard, '')}"
 

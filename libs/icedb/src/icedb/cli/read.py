@@ -161,15 +161,14 @@ def query(
             raise InvalidRequest("--to goes with a query: give it as SQL or @FILE")
         run_shell(run, as_of=as_of, tag=tag, max_staleness=max_staleness, limit=limit)
         return
-    result = run.client.query(
+    with run.client.query(
         read_query(sql, option="SQL"),
         as_of=maybe_time(as_of, option="--as-of", now_ms=run.clock.now_ms()),
         pin=tag,
         max_staleness_ms=maybe_duration(max_staleness, option="--max-staleness"),
-    )
-    with result.relation as rows:
-        answer_rows(run, rows, result.snapshots, to=to, most=limit)
-    _warn_of_lost_commits(run, result.snapshots)
+    ) as rows:
+        answer_rows(run, rows, to=to, most=limit)
+    _warn_of_lost_commits(run, rows.snapshots)
 
 
 def _warn_of_lost_commits(run: Run, tables: Iterable[str]) -> None:

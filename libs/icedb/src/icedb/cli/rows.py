@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final
 
 import typer
-from icedb_client.snapshots import Snapshot
 from icedb_log.errors import IceDBError, InvalidRequest
 from rich.cells import cell_len, set_cell_size
 from rich.pager import Pager
@@ -36,7 +35,7 @@ from icedb.cli.output import (
 from icedb.cli.runner import LIST, Format, Run
 
 if TYPE_CHECKING:
-    from icedb_client.duck import Rows
+    from icedb_client.duck import QueryResult
 
 ROW_FORMATS: Final[tuple[Format, ...]] = (*LIST, "parquet", "arrow")
 ToOption = Annotated[
@@ -70,8 +69,7 @@ _SUFFIXES: Final[Mapping[str, str]] = {
 
 def answer_rows(
     run: Run,
-    rows: "Rows",
-    snapshots: Mapping[str, Snapshot],
+    rows: "QueryResult",
     *,
     to: Path | None = None,
     most: int | None = None,
@@ -81,7 +79,6 @@ def answer_rows(
     Args:
         run: The command; its ``-o`` says how, else the suffix of the file, else they are a table.
         rows: The rows.
-        snapshots: What they were read from.
         to: To which file; it is there whole, or as it was.
         most: How many; ``None``: 100 in a table, else all.
 
@@ -98,7 +95,7 @@ def answer_rows(
         if not to.parent.is_dir():
             raise InvalidRequest(f"--to {to}: there is no folder {to.parent}; make it, or correct the path")
         with _replacing(to) as file:
-            count = _WRITERS[chosen](rows, snapshots, most, file)
+            count = _WRITERS[chosen](rows, most, file)
         print_note(f"{count_of(count, 'row')} written to {to} ({format_bytes(to.stat().st_size)})")
     elif chosen in ("parquet", "arrow") and sys.stdout.isatty():
         raise InvalidRequest(f"-o {chosen} is not for a terminal: give --to FILE, or redirect it")
@@ -106,11 +103,11 @@ def answer_rows(
         show_rows(rows, SHOWN_ROWS if most is None else most)
     else:
         stream = _Terminal() if sys.stdout.isatty() else sys.stdout.buffer
-        _WRITERS[chosen](rows, snapshots, most, stream)
+        _WRITERS[chosen](rows, most, stream)
         sys.stdout.flush()
 
 
-def show_rows(rows: "Rows", most: int) -> int:
+def show_rows(rows: "QueryResult", most: int) -> int:
     """Print so many rows as a table, in a pager if they are more than a screen; a plan as it is. Return how many."""
     found, has_more = _fetch(rows, most)
     left_out: list[str] = []
@@ -216,13 +213,13 @@ def _replacing(path: Path) -> Iterator[BinaryIO]:
         beside.unlink(missing_ok=True)
 
 
-def _fetch(rows: "Rows", most: int | None) -> tuple[list[tuple[Any, ...]], bool]:
+def _fetch(rows: "QueryResult", most: int | None) -> tuple[list[tuple[Any, ...]], bool]:
     """Return at most so many rows, and whether there are more."""
     found = [row for chunk in _chunks(rows, None if most is None else most + 1) for row in chunk]
     return found[:most], most is not None and len(found) > most
 
 
-def _chunks(rows: "Rows", most: int | None) -> Iterator[list[tuple[Any, ...]]]:
+def _chunks(rows: "QueryResult", most: int | None) -> Iterator[list[tuple[Any, ...]]]:
     left = most
     while left is None or left > 0:
         chunk = rows.fetchmany(FETCH_ROWS if left is None else min(FETCH_ROWS, left))
@@ -232,8 +229,7 @@ def _chunks(rows: "Rows", most: int | None) -> Iterator[list[tuple[Any, ...]]]:
         yield chunk
 
 
-_Snapshots = Mapping[str, Snapshot]
-_Writer = Callable[["Rows", _Snapshots, int | None, Any], int]
+_Writer = Callable[["QueryResult", int | None, Any], int]
 """Writes so many rows to a stream of bytes, and returns how many there were."""
 
 
@@ -245,11 +241,7 @@ class _Terminal(RawIOBase):
         return len(data)
 
 
-def _name_ids(snapshots: _Snapshots) -> dict[str, str]:
-    return {name: found.snapshot_id for name, found in snapshots.items()}
-
-
-def _write_json(rows: "Rows", snapshots: _Snapshots, most: int | None, stream: Any) -> int:
+def _write_json(rows: "QueryResult", most: int | None, stream: Any) -> int:
     _require_different(rows.columns)
     found, has_more = _fetch(rows, most)
     types = zip(rows.columns, rows.types, strict=True)
@@ -258,7 +250,7 @@ def _write_json(rows: "Rows", snapshots: _Snapshots, most: int | None, stream: A
         "rows": [dict(zip(rows.columns, row, strict=True)) for row in found],
         "row_count": len(found),
         "has_more": has_more,
-        "snapshots": _name_ids(snapshots),
+        "snapshots": {name: found.snapshot_id for name, found in rows.snapshots.items()},
     }
     stream.write(dump_json(document).encode())
     return len(found)
@@ -267,7 +259,7 @@ def _write_json(rows: "Rows", snapshots: _Snapshots, most: int | None, stream: A
 def _lines_by(to_lines: Callable[[list[str], Sequence[Sequence[Any]]], str], *, has_head: bool) -> _Writer:
     """Return the writer of a format of lines, the first of which may have the names of the columns."""
 
-    def write(rows: "Rows", _snapshots: _Snapshots, most: int | None, stream: Any) -> int:
+    def write(rows: "QueryResult", most: int | None, stream: Any) -> int:
         names, count = list(rows.columns), 0
         heads: list[Sequence[Sequence[Any]]] = [[names]] if has_head else []
         for chunk in chain(heads, _chunks(rows, most)):
@@ -299,7 +291,7 @@ def _to_ndjson(names: list[str], chunk: Sequence[Sequence[Any]]) -> str:
 def _batches_by(make: Callable[[Any, Any], Any]) -> _Writer:
     """Return the writer of a format of pyarrow."""
 
-    def write(rows: "Rows", _snapshots: _Snapshots, most: int | None, stream: Any) -> int:
+    def write(rows: "QueryResult", most: int | None, stream: Any) -> int:
         reader, count = rows.to_arrow_reader(FETCH_ROWS), 0
         take = rows.guarded(lambda: next(reader, None))
         try:

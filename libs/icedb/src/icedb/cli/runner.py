@@ -289,22 +289,24 @@ class SharedOptionsCommand(TyperCommand):
         return rest
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write usage, examples with what they print, text, options; those of every command last."""
+        """Write usage, examples with what they print, text, options; those of the connection by name alone."""
         arguments: list[Any] = [each for each in self.params if each.param_type_name == "argument"]
         formatter.write_usage(ctx.command_path, " ".join(["[OPTIONS]", *(each.display_name_raw for each in arguments)]))
         for example in examples_of(ctx.command_path):
             formatter.write("\n" + "".join(f"  {line}\n" for line in example.splitlines()))
         self.format_help_text(ctx, formatter)
+        output = _shared_options(ctx, ("output",))
         sections: dict[str, list[tuple[str, str]]] = {
             "Arguments": [(each.display_name_raw, each.help or "") for each in arguments],
-            "Options": self._describe([*self.params, self.get_help_option(ctx)], ctx),
+            "Options": self._describe([*self.params, *output, self.get_help_option(ctx)], ctx),
             "Keys of --set": getattr(self.callback, "keys", []),
-            "Options of every command": self._describe(_shared_options(ctx), ctx),
         }
         for title, lines in sections.items():
             if lines:
                 with formatter.section(title):
                     formatter.write_dl(lines)
+        names = [each.opts[0] for each in _shared_options(ctx, CONNECTION)]
+        formatter.write(f"\n{', '.join(names[:-1])} and {names[-1]}: see `icedb --help`.\n")
 
     def _describe(self, options: Sequence[Any], ctx: Any) -> list[tuple[str, str]]:
         lines = []
@@ -339,12 +341,13 @@ class Commands(typer.Typer):
         return super().command(name, cls=SharedOptionsCommand)
 
 
-def _shared_options(ctx: Any) -> list[Any]:
-    return [each for each in ctx.find_root().command.params if each.name in (*CONNECTION, "output")]
-
-
 CONNECTION: Final = ("store", "address", "snapshot_address", "redis_url")
 """Options of the root that stand for settings."""
+_SHARED: Final = (*CONNECTION, "output")
+
+
+def _shared_options(ctx: Any, names: Sequence[str] = _SHARED) -> list[Any]:
+    return [each for each in ctx.find_root().command.params if each.name in names]
 
 
 def set_shared(context: Any, typed: Mapping[str, Any]) -> None:

@@ -63,7 +63,7 @@ class _Session:
     Args:
         run: The command.
         read: Returns the snapshot of a table.
-        answer: Prints rows, given these and the snapshots that they are from.
+        answer: Prints rows.
     """
 
     def __init__(self, run: Run, *, read: Callable[[str], Snapshot], answer: Callable[..., None]) -> None:
@@ -111,7 +111,7 @@ class _Session:
             begin_ms = self.run.clock.monotonic_ms()
             snapshots = find_snapshots(sql, self.hold)
             with run_query(sql, snapshots) as rows:
-                self._answer(rows, snapshots)
+                self._answer(rows)
             if self.is_timed:
                 print_note(f"{(self.run.clock.monotonic_ms() - begin_ms) / 1000:,.3f} s")
 

@@ -202,15 +202,12 @@ def list_tables(
     run: Run,
     *,
     in_trash: bool = flag("--trash", "Dropped tables: when, until when, what their purge waits for."),
-    purged: bool = flag("--purged", "Purged tables, whose names are free."),
 ) -> None:
     """List the tables of the warehouse. A table that cannot be read does not hide the others."""
-    if in_trash and purged:
-        raise InvalidRequest("give --trash or --purged, not both")
-    if in_trash or purged:
-        trash.list_trash(run, purged=purged)
-        return
-    _list_live(run)
+    if in_trash:
+        trash.list_trash(run)
+    else:
+        _list_live(run)
 
 
 def _list_live(run: Run) -> None:
@@ -329,7 +326,6 @@ def _print_config(config: TableConfig, *, prefix: str) -> None:
             "log grace": format_span(config.log_grace_ms),
             "retry window": format_span(config.retry_window_ms),
             "orphan age": format_span(config.orphan_age_ms),
-            "versions kept": f"the newest {config.keep_versions}" if config.keep_versions else "-",
             "audit kept": format_span(config.audit_retention_ms),
             "quarantine kept": (
                 "for ever" if config.quarantine_retention_ms is None else format_span(config.quarantine_retention_ms)

@@ -85,15 +85,15 @@ def undrop(run: Run, *, name: TableName) -> None:
     run.answer({"table": name, "changed": result.is_new, "detached_from": result.detached_from}, show)
 
 
-def list_trash(run: Run, *, purged: bool) -> None:
+def list_trash(run: Run) -> None:
     """List the tables that are dropped: since when, when they are purged, what that waits for."""
-    entries = [each for each in read_trash(run.client.warehouse) if (each.table.mark.state == "purged") == purged]
-    run.answer({"tables": [_entry_to_json(entry) for entry in entries]}, lambda: _show_trash(entries, purged=purged))
+    entries = [each for each in read_trash(run.client.warehouse) if each.table.mark.state != "purged"]
+    run.answer({"tables": [_entry_to_json(entry) for entry in entries]}, lambda: _show_trash(entries))
 
 
-def _show_trash(entries: Sequence[TrashEntry], *, purged: bool) -> None:
+def _show_trash(entries: Sequence[TrashEntry]) -> None:
     if not entries:
-        print_note("no table is purged" if purged else "the trash is empty")
+        print_note("the trash is empty")
         return
     print_table(
         ("table", "dropped", "by", "state", "purged from", "waits for", "note"),
@@ -193,8 +193,6 @@ def _show_drop(name: str, result: DropResult, *, is_purged: bool, is_woken: bool
 def _describe_state(entry: TrashEntry) -> str:
     if entry.table.mark.state == "purging":
         return "being purged"
-    if entry.table.mark.state == "purged":
-        return "purged"
     return "in the trash" if not entry.is_due else "about to be purged"
 
 

@@ -299,7 +299,7 @@ class DataFiles:
         if is_alone and (in_memory or few_rows):  # to hand over each costs more
             self.files = list(map(fetch, inputs))
             return
-        with self._transfers("download") as pool:
+        with self._downloads() as pool:
             self.files = list(pool.map(fetch, inputs))
 
     def _fetch_footer(self, store: ObjectStore, marker: FileMarker) -> InputFile | None:
@@ -311,8 +311,8 @@ class DataFiles:
             return InputFile.open(marker, pa.py_buffer(end))
         return InputFile.open(marker, None, end=end)
 
-    def _transfers(self, what: str) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(self._unit.engine.transfer_count, thread_name_prefix=f"icedb-{what}")
+    def _downloads(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(self._unit.engine.transfer_count, thread_name_prefix="icedb-download")
 
     @contextmanager
     def _explaining(self, marker: FileMarker) -> Iterator[None]:
@@ -375,7 +375,7 @@ class DataFiles:
         if all(isinstance(self.files[place].source, pa.Buffer) for place in groups):  # to hand over each costs more
             part.files = [self._fetch_part(part._folder, *told) for told in groups.items()]
         else:
-            with self._transfers("download") as pool:
+            with self._downloads() as pool:
                 part.files = list(pool.map(lambda told: self._fetch_part(part._folder, *told), groups.items()))
         part.files = [replace(each, kept=kept.get(place)) for place, each in zip(groups, part.files, strict=True)]
         try:

@@ -299,7 +299,7 @@ class UnitRows:
             elif isinstance(found, _OtherSizeError):
                 self._left_out.append(number)
             else:
-                self.rejected[number] = f"{self._describe(number)}: {found}"
+                self.rejected[number] = str(found)
         return decoded_bytes
 
     def _check(self, batches: dict[int, Batch], stack: ExitStack) -> None:
@@ -352,9 +352,6 @@ class UnitRows:
                 self.rejected[number] = self._explain_one(unit, refused[number]) or self.rejected[number]
         except Unavailable:
             pass  # too little room: the first reason is one as well
-        for number, batch in refused.items():
-            if batch.bad.row_count:
-                self.rejected[number] = f"{self._describe(number)}: {self.rejected[number]}"
 
     def _explain_one(self, unit: FlushUnit, batch: Batch) -> str:
         """Return the reason of a batch, all its bad rows considered; empty if none of its rows is bad."""
@@ -450,9 +447,6 @@ class UnitRows:
 
     def _ids(self, numbers: Sequence[int]) -> tuple[str, ...]:
         return tuple(map(self._id, numbers))
-
-    def _describe(self, number: int) -> str:
-        return f"batch {self._id(number)}"
 
 
 @contextmanager

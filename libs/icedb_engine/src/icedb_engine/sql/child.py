@@ -24,15 +24,13 @@ from icedb_log.texts import first_line
 
 from icedb_engine.arrow_types import make_schema
 from icedb_engine.sql.quoting import CLOSED, quote_name
-from icedb_engine.sql.rules import Catalogue, Refused, Rules, find_deep_nesting
+from icedb_engine.sql.rules import Catalogue, Refused, Rules, is_nested_too_deeply
 
 HEADER: Final = struct.Struct(">cI")
 PIECE_BYTES: Final = 8 * 1024 * 1024
 """Decoded size that a batch of the answer aims at; a single row may be larger."""
 ROWS_PER_BATCH: Final = 16_384
 MAX_FRAME_BYTES: Final = 2**31
-MAX_NESTING: Final = 200
-"""Of parentheses: DuckDB's parser needs stack for each."""
 _MEMORY: Final = (duckdb.OutOfMemoryException, MemoryError, pa.ArrowMemoryError)
 
 
@@ -135,7 +133,7 @@ class _Server:
         """Check a text, and say which columns it gives over a relation without rows."""
         with self._limited():
             text, relation, schema = request["sql"], request["relation"], request["schema"]
-            if find_deep_nesting(text, MAX_NESTING):
+            if is_nested_too_deeply(text):
                 raise Refused("it is nested too deeply")
             is_condition = request["kind"] == "condition"
             parsed = f"SELECT (\n{text}\n)" if is_condition else text

@@ -16,6 +16,8 @@ Kind = Literal["query", "repeatable", "condition"]
 """``query``: reads its relation and nothing else; ``repeatable``: gives the same rows each time, too; ``condition``: is
 besides about one row, and stands behind ``SELECT``."""
 
+MAX_NESTING: Final = 200
+"""Of parentheses: DuckDB's parser needs stack for each."""
 TABLE_FUNCTIONS: Final = frozenset(
     {"generate_series", "json_each", "json_tree", "range", "regexp_split_to_table", "repeat", "repeat_row", "unnest"}
 )
@@ -224,9 +226,9 @@ def _check_modifiers(modifiers: list[Mapping[str, Any]]) -> None:
         raise Refused(f"{what} without ORDER BY takes whichever rows come first: say in which order")
 
 
-def find_deep_nesting(text: str, limit: int) -> bool:
-    """Whether parentheses and brackets of a text are nested deeper than a limit, quoted ones counted as well."""
-    return any(depth > limit for depth in _depths(text))
+def is_nested_too_deeply(text: str) -> bool:
+    """Whether parentheses and brackets of a text are nested too deeply for DuckDB, quoted ones counted as well."""
+    return any(depth > MAX_NESTING for depth in _depths(text))
 
 
 def _depths(text: str) -> Iterator[int]:

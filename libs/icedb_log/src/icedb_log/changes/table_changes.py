@@ -46,7 +46,6 @@ FREE_FIELDS: Final = frozenset(
         "evolution",
         "iceberg",
         "iceberg_bounds",
-        "keep_versions",
         "key_memory",
         "log_files_slow",
         "log_files_stop",

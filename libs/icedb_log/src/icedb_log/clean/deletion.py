@@ -196,7 +196,6 @@ _FOUND: Final[tuple[tuple[HoldKind, str], ...]] = (
     ("lease", "leases"),
     ("pin", "pins"),
     ("publication", "publications"),
-    ("versions", "versions"),
     ("commit", "intents"),
     ("view", "wanted_logs"),
 )

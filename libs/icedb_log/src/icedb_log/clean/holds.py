@@ -1,4 +1,4 @@
-"""Reading what holds objects of a table, or the table itself: leases, pins, publications, versions, commits, views.
+"""Reading what holds objects of a table, or the table itself: leases, pins, publications, commits, views.
 
 What holds objects is read *after* the log that a plan is made from (J4, J9). What views have still to take is
 read only when it matters (:func:`icedb_log.feed.views.find_wanted`).
@@ -7,7 +7,7 @@ read only when it matters (:func:`icedb_log.feed.views.find_wanted`).
 from icedb_log.commit.fence import read_fence_object
 from icedb_log.feed.views import is_view_there, list_registrations
 from icedb_log.holds.erasures import list_open_ids
-from icedb_log.holds.guards import Hold, Holds, find_kept_versions
+from icedb_log.holds.guards import Hold, Holds
 from icedb_log.holds.stored_holds import HoldReader
 from icedb_log.keys import ROLES
 from icedb_log.model import LogView
@@ -31,8 +31,7 @@ def read_holds(table: TableStore, *, view: LogView, config: TableConfig, reader:
     found = (hold.keeps(data_grace_ms=grace_ms) for hold in listed.lasting(data_grace_ms=grace_ms))
     published = read_publications(table, listed=listed).find_holds(data_grace_ms=grace_ms, now_ms=now_ms)
     commits, landed = _read_fences(table, config, now_ms=now_ms)
-    versions = find_kept_versions(view, config.keep_versions)
-    return Holds((*found, *published, *((versions,) if versions else ()), *commits), landed)
+    return Holds((*found, *published, *commits), landed)
 
 
 def _read_fences(table: TableStore, config: TableConfig, *, now_ms: int) -> tuple[list[Hold], tuple[str, ...]]:

@@ -209,7 +209,7 @@ def vacuum_table(
         # P5: nobody may ask for it any more. It holds for a grace period from then on.
         grace_ms = config.data_grace_ms
         retire_idle(table, clock=clock, data_grace_ms=grace_ms, is_holding=True, latest_ms=plan.store_now_ms)
-    fields = ("data_grace_ms", "log_grace_ms", "seal_age_ms", "keep_versions")
+    fields = ("data_grace_ms", "log_grace_ms", "seal_age_ms")
     policy = {name: getattr(config, name) for name in fields}
     facts = RunFacts("vacuum", plan.store_now_ms, policy, found_holds(holds))
     deleter = open_deleter(table, audit, facts, chunk_keys=bounds.chunk_keys)

@@ -232,7 +232,12 @@ def _require_one_partition(paths: TablePaths, merged: MergedGroup) -> None:
 
 def require_same_live(paths: TablePaths, before: LogView, after: Iterable[ListedLogFile]) -> None:
     """A vacuum changes nothing that a reader of the newest state sees (J2, J3)."""
-    _require_live(paths, after, expected=fold_live_paths(before.files), rule="J2")
+    live, expected = fold_live_paths(after), fold_live_paths(before.files)
+    if wrong := sorted(live ^ expected):
+        state = "live" if wrong[0] in live else "not live"
+        raise InvariantViolated(
+            f"table {paths.name}: {wrong[0]} would be {state} afterwards (J2); {len(wrong)} files differ"
+        )
 
 
 def require_strip(paths: TablePaths, before: ListedLogFile, after: LogFile, *, live: Collection[str]) -> None:
@@ -263,16 +268,6 @@ def require_strip(paths: TablePaths, before: ListedLogFile, after: LogFile, *, l
     told = [replace(log, markers=m, **nothing) for log, m in zip((before.log, after), still_live, strict=True)]
     if told[0] != told[1]:
         raise InvariantViolated(f"{where} changes more than tombstones (J3)")
-
-
-def _require_live(paths: TablePaths, files: Iterable[ListedLogFile], *, expected: Collection[str], rule: str) -> None:
-    live = fold_live_paths(files)
-    wrong = sorted(live ^ set(expected))
-    if wrong:
-        state = "live" if wrong[0] in live else "not live"
-        raise InvariantViolated(
-            f"table {paths.name}: {wrong[0]} would be {state} afterwards ({rule}); {len(wrong)} files differ"
-        )
 
 
 def _dead_logs(files: Iterable[ListedLogFile]) -> set[str]:

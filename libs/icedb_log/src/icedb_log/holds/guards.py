@@ -9,13 +9,12 @@ and the metrics say (docs/guards.md):
 | ``lease`` | what was live at a leased time (J4) | the lease ends |
 | ``pin`` | a data file that a pin names (J4) | the pin has ended, and a grace period more |
 | ``publication`` | a data file that engines may have been shown (J4) | it has left, and a grace period more |
-| ``versions`` | what is part of one of the newest states (J8) | enough commits have landed |
 | ``commit`` | a log file whose committer may still look at it (J9) | the committer has gone on, or is too late |
 | ``staged`` | a log file that names a batch which is still staged (J2) | a flush has cleared the batch |
 | ``view`` | an append that a view has not taken (V4) | the view is fed |
 | ``live`` | a dead log file that alone names a live data file: another writer's removal dropped it (J2) | a merge |
 
-Leases, pins, publications, versions, commits under way and views are one thing here, a :class:`Hold`; they differ in
+Leases, pins, publications, commits under way and views are one thing here, a :class:`Hold`; they differ in
 how they are made and ended. Of several holds on one object the one that ends last is reported. :meth:`Hold.keeps` alone
 says what a hold keeps: for a vacuum, and for the proof of a hold before its holder relies on it.
 """
@@ -24,18 +23,17 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from icedb_log.keys import parse_log_key
 from icedb_log.log.markers import Tombstone, markers_of
 from icedb_log.model import FileMarker, LogTombstone, LogView
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
 
-Guard = Literal["grace", "lease", "pin", "publication", "versions", "commit", "staged", "view", "live", "lost"]
-HoldKind = Literal["lease", "pin", "publication", "versions", "commit", "view", "erasure"]
+Guard = Literal["grace", "lease", "pin", "publication", "commit", "staged", "view", "live", "lost"]
+HoldKind = Literal["lease", "pin", "publication", "commit", "view", "erasure"]
 """``erasure`` keeps no object: it keeps a table from being dropped, as a view does (T2)."""
 
-LOG_GUARDS: Final[tuple[Guard, ...]] = ("grace", "lease", "versions", "commit", "staged", "view", "live", "lost")
+LOG_GUARDS: Final[tuple[Guard, ...]] = ("grace", "lease", "commit", "staged", "view", "live", "lost")
 """What a dead log file is asked about before it goes."""
-DATA_GUARDS: Final[tuple[Guard, ...]] = ("grace", "lease", "versions", "pin", "publication", "lost")
+DATA_GUARDS: Final[tuple[Guard, ...]] = ("grace", "lease", "pin", "publication", "lost")
 """What a dead data file is asked about before it goes."""
 
 STORE_RESOLUTION_MS: Final = 1000
@@ -57,7 +55,7 @@ class Waiting:
         until_ms: When the guard ends, by the store's clock, as far as is known today; ``None``: it has no end of its
             own.
         held_by: Who or what holds it: the id of a lease and who took it, the name of a pin or a view, the role and
-            owner of a fence, how many versions are kept; empty for ``grace`` and ``refusal``.
+            owner of a fence; empty for ``grace`` and ``refusal``.
     """
 
     path: str
@@ -186,8 +184,8 @@ class Hold:
 
     Attributes:
         kind: Who.
-        name: Id of the lease or the erasure, name of the pin or the view, how many versions are kept, key of the log
-            file under way. Never anything personal.
+        name: Id of the lease or the erasure, name of the pin or the view, key of the log file under
+            way. Never anything personal.
         until_ms: Until when, by the store's clock, as far as is known today; ``None``: it has no end of its own.
         since_ms: What died later is held; ``None``: this goes by ``files``.
         files: Keys.
@@ -210,8 +208,7 @@ class Hold:
         """Whether it needs an object that died: by its key, or because it was live at a held time or since."""
         if self.since_ms is None:
             return path in self.files
-        # J8: versions go by the times of commits alone: that is what time travel goes by (R3). J4: a lease does not.
-        return self.since_ms < (death.tombstoned_ms if self.kind == "versions" else death.seen_dead_ms)
+        return self.since_ms < death.seen_dead_ms  # J4
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +245,7 @@ class Holds:
         kept: dict[str, Waiting] = {}
         by_time = tuple(hold for hold in self.found if hold.kind in guards and hold.since_ms is not None)
         named = tuple(hold for hold in self.found if hold.kind in guards and hold.since_ms is None)
-        # What was dead by the oldest time that a lease or a version asks for needs no closer look.
+        # What was dead by the oldest time that a lease asks for needs no closer look.
         oldest_ms = min((hold.since_ms or 0 for hold in by_time), default=_NEVER_MS)
         for path, death in deaths:
             expires_ms = death.died_ms + grace_ms
@@ -261,19 +258,6 @@ class Holds:
             if last is not None and last.kind != "erasure":
                 kept[path] = Waiting(path, last.kind, last.until_ms, last.held_by)
         return kept
-
-
-def find_kept_versions(view: LogView, count: int) -> Hold | None:
-    """Return what keeps the states after the newest ``count`` commits (J8); ``None``: the table keeps none.
-
-    Every log file counts that is no seal: appends and merges, live and dead. The newest of them are kept by what this
-    returns, so that it never goes back.
-    """
-    if not count:
-        return None
-    times = sorted((parse_log_key(file.key).time_ms for file in view.files if not file.log.is_seal), reverse=True)
-    since_ms = times[count - 1] if len(times) >= count else EVERY_STATE_MS
-    return Hold("versions", str(count), since_ms=since_ms, told=f"the newest {count}")
 
 
 NO_HOLDS: Final = Holds()

@@ -440,12 +440,12 @@ def refuse_stale_id(batch: StagedBatch, config: TableConfig) -> str | None:
     window_ms = config.id_skew_ms if is_keyed(batch.batch_id) else config.retry_window_ms
     if batch.staged_ms >= id_ms + window_ms:
         return (
-            f"batch {batch.batch_id} was staged {batch.staged_ms - id_ms} ms after its id was made; it is possible "
+            f"it was staged {batch.staged_ms - id_ms} ms after its id was made; it is possible "
             f"within {window_ms} ms. If it was never accepted before, enqueue it again under a fresh id"
         )
     if id_ms > batch.staged_ms + config.id_skew_ms:
         return (
-            f"batch {batch.batch_id} has an id made {id_ms - batch.staged_ms} ms in the store's future; at most "
+            f"its id was made {id_ms - batch.staged_ms} ms in the store's future; at most "
             f"{config.id_skew_ms} ms are allowed. Set the producer's clock and enqueue it again under a fresh id"
         )
     return None

@@ -326,7 +326,7 @@ def quarantine_again(table: TableStore, *, batch: StagedBatch, clock: Clock) -> 
     is other content under the id (I8).
     """
     reason = (
-        f"batch {batch.batch_id} was refused before; it was staged again since, or the flush that refused it was cut "
+        "it was refused before; it was staged again since, or the flush that refused it was cut "
         "off before it could say why. See whether it was retried or dropped meanwhile before you retry it"
     )
     return quarantine_batch(table, rejected=RejectedBatch(batch, reason, is_doubtful=True), clock=clock)
@@ -355,13 +355,13 @@ def resolve_duplicate(table: TableStore, batch: StagedBatch, *, known: str, cloc
         return "same"
     if known:
         why = (
-            f"batch {batch.batch_id} was committed with other content, and an id has one: this was accepted under it "
+            "a batch with its id was committed with other content, and an id has one: this was accepted under it "
             "as well, and is not in the table. If it does not say the same in other words, retry it by force: that "
             "stages it under a fresh id"
         )
     else:
         why = (
-            f"batch {batch.batch_id} was committed by a writer that did not say with which content, so that nobody can "
+            "a batch with its id was committed by a writer that did not say with which content, so that nobody can "
             "tell whether this, accepted under the same id, is the same. Look for its rows in the table; if they are "
             "not there, retry it by force: that stages it under a fresh id"
         )

@@ -45,11 +45,6 @@ HEAD_LINES: Final = 2
 _SHOWN_CHARS: Final = 120
 
 
-def load_object(key: str, lines: list[bytes], number: int) -> dict[str, Any]:
-    """Return the JSON object of a line by its number. Raises CorruptLog."""
-    return load_line(key, number, lines[number])
-
-
 def load_line(key: str, number: int, line: bytes) -> dict[str, Any]:
     """Return the JSON object of a line. Raises CorruptLog."""
     try:
@@ -90,9 +85,9 @@ def read_text(key: str, number: int, line: dict[str, Any], name: str) -> str:
     return value
 
 
-def read_optional_text(key: str, number: int, line: dict[str, Any], name: str) -> str | None:
-    """Return a text, ``None`` if it is absent or null. Raises CorruptLog."""
-    return None if line.get(name) is None else read_text(key, number, line, name)
+def read_optional_text(key: str, metadata: dict[str, Any], name: str) -> str | None:
+    """Return a text of the metadata, ``None`` if it is absent or null. Raises CorruptLog."""
+    return None if metadata.get(name) is None else read_text(key, 0, metadata, name)
 
 
 def read_extra(key: str, number: int, line: dict[str, Any], known: frozenset[str]) -> Mapping[str, Any]:
@@ -194,7 +189,7 @@ def decode_log_file(key: str, body: bytes, *, is_compact: bool = False) -> LogFi
     line_count = body.count(b"\n") + 1
     stream = BytesIO(body)
     lines = [stream.readline() for _ in range(min(HEAD_LINES, line_count))]
-    metadata = load_object(key, lines, 0)
+    metadata = load_line(key, 0, lines[0])
     _check_version(key, metadata)
     schema_line = read_line_number(key, metadata, "sch", 1, min(1, line_count - 1))
     first_marker = read_line_number(key, metadata, "f", schema_line + 1, line_count)
@@ -238,7 +233,7 @@ def decode_log_head(key: str, body: bytes) -> LogHead:
         UnsupportedFormat: Written by a newer format version.
     """
     lines = body.split(b"\n", HEAD_LINES)
-    metadata = load_object(key, lines, 0)
+    metadata = load_line(key, 0, lines[0])
     _check_version(key, metadata)
     read_line_number(key, metadata, "sch", 1, min(1, len(lines) - 1))
     return LogHead(**_decode_head(key, metadata, lines))
@@ -260,11 +255,11 @@ def _decode_head(key: str, metadata: dict[str, Any], lines: list[bytes]) -> dict
     is_seal = metadata.get("seal", False)
     if not isinstance(is_seal, bool):
         raise CorruptLog(f"{key}: line 0: seal is {is_seal!r}, not true or false")
-    schema = _decode_schema(key, lines, 1)
+    schema = _decode_schema(key, lines[1])
     return {
         "time_ms": read_integer(key, 0, metadata, "t"),
         "schema": schema,
-        "commit_id": read_optional_text(key, 0, metadata, "cid"),
+        "commit_id": read_optional_text(key, metadata, "cid"),
         "batch_ids": _texts(key, metadata, "ids"),
         "is_seal": is_seal,
         "widened": _decode_widened(key, metadata, schema),
@@ -273,7 +268,7 @@ def _decode_head(key: str, metadata: dict[str, Any], lines: list[bytes]) -> dict
         "contents": _decode_contents(key, metadata),
         "inexact": _decode_inexact(key, metadata),
         "change": _decode_change(key, metadata),
-        "rebuilt": read_optional_text(key, 0, metadata, "rebuilt"),
+        "rebuilt": read_optional_text(key, metadata, "rebuilt"),
         "promoted_count": _read_promoted_count(key, 0, metadata),
     }
 
@@ -393,22 +388,22 @@ def _with_extra(line: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any
     return line
 
 
-def _decode_schema(key: str, lines: list[bytes], number: int) -> Mapping[str, str]:
+def _decode_schema(key: str, line: bytes) -> Mapping[str, str]:
     try:
-        return _known_schema(lines[number])
+        return _known_schema(line)
     except CorruptLog:
-        return _load_schema(key, number, lines[number])  # raises, too, and says which log file
+        return _load_schema(key, line)  # raises, too, and says which log file
 
 
-def _load_schema(key: str, number: int, line: bytes) -> Mapping[str, str]:
-    schema = load_line(key, number, line)
+def _load_schema(key: str, line: bytes) -> Mapping[str, str]:
+    schema = load_line(key, 1, line)
     for column, sql_type in schema.items():
         if not isinstance(sql_type, str) or not sql_type:
-            raise CorruptLog(f"{key}: line {number}: type of column {show(column)} is {show(sql_type)}, not a string")
+            raise CorruptLog(f"{key}: line 1: type of column {show(column)} is {show(sql_type)}, not a string")
     return schema
 
 
-_known_schema = lru_cache(MAX_SCHEMAS)(partial(_load_schema, "", 1))
+_known_schema = lru_cache(MAX_SCHEMAS)(partial(_load_schema, ""))
 """Mostly the log files of a table have the same schema line: then they have the same schema, once in memory."""
 
 

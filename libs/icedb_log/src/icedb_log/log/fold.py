@@ -179,7 +179,6 @@ def _require_readable(table: str, as_of_ms: int, *, horizon_ms: int) -> None:
             f"table {table}: time {format_ms(as_of_ms)} lies before {format_ms(horizon_ms)} ({horizon_ms}), the oldest "
             "time still readable; ask for that or later. A table has the states of its last log_grace, 10 minutes by "
             "default; what is gone does not come back. To have more from now on: "
-            f"`icedb table alter {table} --set keep_versions=100` keeps those after the newest 100 commits; "
             f"`icedb tag create {table} NAME` keeps one; a table made with `--set log_grace=1d --set data_grace=1d` "
             "has a day, if it has fewer than 750 commits in one, each a log file"
         )

@@ -72,6 +72,8 @@ LOCK_WAIT_MS: Final = 30_000
 
 DELETE_THREADS: Final = 2
 """Locks below which files are deleted at once."""
+KEYS_PER_LOCK: Final = 500
+"""Files that are deleted before others may have their lock."""
 
 MAX_LOOKS: Final = 100
 """How often a page is read again because it changed meanwhile."""
@@ -292,20 +294,21 @@ class LocalObjectStore:
     def _delete_together(self, sharing: Sequence[tuple[str, str]]) -> dict[str, FailedDelete]:
         """Delete objects that share a lock, each a key and its path; return what failed."""
         failed: dict[str, FailedDelete] = {}
-        try:
-            with self._locked(sharing[0][0]):
-                for key, path in sharing:
-                    try:
-                        os.unlink(path)
-                    except OSError as error:
-                        # A missing one is fine, whatever the error (of a disk that is read-only it is not the
-                        # absence), and a folder is no object.
-                        if not _is_missing(path) and not os.path.isdir(path):
-                            failed[key] = FailedDelete(key, str(explain(error, path, "delete")), _kind_of(error))
-        except IceDBError as error:
-            # The lock: held by another process, or not to be opened. Nothing was deleted under it.
-            kind = _kind_of(error.__cause__) if isinstance(error.__cause__, OSError) else "unanswered"
-            failed.update((key, FailedDelete(key, str(error), kind)) for key, _ in sharing)
+        for run in (sharing[at : at + KEYS_PER_LOCK] for at in range(0, len(sharing), KEYS_PER_LOCK)):
+            try:
+                with self._locked(run[0][0]):
+                    for key, path in run:
+                        try:
+                            os.unlink(path)
+                        except OSError as error:
+                            # A missing one is fine, whatever the error (of a disk that is read-only it is not the
+                            # absence), and a folder is no object.
+                            if not _is_missing(path) and not os.path.isdir(path):
+                                failed[key] = FailedDelete(key, str(explain(error, path, "delete")), _kind_of(error))
+            except IceDBError as error:
+                # The lock: held by another process, or not to be opened. Nothing was deleted under it.
+                kind = _kind_of(error.__cause__) if isinstance(error.__cause__, OSError) else "unanswered"
+                failed.update((key, FailedDelete(key, str(error), kind)) for key, _ in run)
         return failed
 
     def abort_stale_uploads(self, prefix: str, *, before_ms: int) -> int:

@@ -289,22 +289,20 @@ class TableConfig(_Model):
     log_files_slow: Annotated[int, Field(ge=1, le=900)] = 400
     """From so many log files on flushes come less often (the wire allows less than 1,000)."""
     log_files_stop: Annotated[int, Field(ge=2, le=950)] = 800
-    """From so many log files on front ends refuse batches."""
+    """From so many log files on front ends refuse batches; at least 50."""
     backlog_files_slow: Annotated[int, Field(ge=1)] = 5000
     """From so many data files that a merge would take now on, flushes come less often."""
     backlog_files_stop: Annotated[int, Field(ge=2)] = 20_000
     """From so many data files that a merge would take now on, front ends refuse batches."""
     data_grace_ms: int = 6 * HOUR_MS
-    """How long a dead data file stays: longer than the longest query."""
+    """How long a dead data file stays: longer than the longest query. At least 1 min; alter makes it longer only."""
     log_grace_ms: int = 10 * MINUTE_MS
-    """How long a dead log file stays: bounds time travel and the retry window of a batch (J1, I3)."""
+    """How long a dead log file stays: bounds time travel and the retry window of a batch (J1, I3). At least 30 s."""
     orphan_age_ms: int = DAY_MS
     """A data file that no log file names is an orphan, and deleted, after this (J5); a commit gives up after half of
-    it (W3)."""
+    it (W3). At least 1 h; alter makes it longer only."""
     seal_age_ms: int = 7 * DAY_MS
     """How long a seal is kept: far longer than any request lives (F4)."""
-    keep_versions: Annotated[int, Field(ge=0, le=200)] = 0
-    """The states after the newest N commits stay readable, however old they are; 0 to 200."""
     audit_retention_ms: int = 90 * DAY_MS
     """How long it is kept what the janitor deleted, and why."""
     quarantine_retention_ms: Annotated[int, Field(ge=HOUR_MS)] | None = None
@@ -449,8 +447,7 @@ class TableConfig(_Model):
         for column, sql_type in self.source.items():
             _check_type(column, sql_type, kind="source column")
         pressure = (("log_files_slow", "log_files_stop"), ("backlog_files_slow", "backlog_files_stop"))
-        # Log files of kept versions stay: too many of them would slow flushes down for good.
-        for low, high in (*pressure, ("keep_versions", "log_files_slow")):
+        for low, high in pressure:
             if getattr(self, low) >= getattr(self, high):
                 raise ValueError(f"{low} < {high} must hold, but {getattr(self, low)} >= {getattr(self, high)}")
         return self

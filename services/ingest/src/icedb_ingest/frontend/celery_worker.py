@@ -12,7 +12,7 @@ from celery import Celery
 from icedb_log.clock import SystemClock
 from icedb_log.names import INGEST_FLUSH
 from icedb_log.store.store_clock import AlignedClock
-from icedb_log.units import SECOND_MS
+from icedb_log.units import MINUTE_MS, SECOND_MS
 from icedb_service.access.credentials import TaskAccess
 from icedb_service.access.guard import open_guard
 from icedb_service.celery_app import make_app
@@ -32,6 +32,8 @@ from icedb_ingest.frontend.server import make_gate
 from icedb_ingest.frontend.settings import FrontendSettings
 
 QUEUE: Final = "enqueue"
+REDELIVERY_MS: Final = 2 * MINUTE_MS
+"""When a message that a dead worker held is given to another one."""
 
 
 def make_enqueue_app(settings: FrontendSettings) -> Celery:
@@ -45,7 +47,7 @@ def make_enqueue_app(settings: FrontendSettings) -> Celery:
         task_reject_on_worker_lost=True,
         broker_transport_options={
             **app.conf.broker_transport_options,
-            "visibility_timeout": settings.enqueue_redelivery_ms // SECOND_MS,
+            "visibility_timeout": REDELIVERY_MS // SECOND_MS,
             # Books of its own: with shared ones this worker's short time-out would count for every other queue, too.
             "unacked_key": f"icedb:{QUEUE}:unacked",
             "unacked_index_key": f"icedb:{QUEUE}:unacked_index",
@@ -101,7 +103,7 @@ def serve(settings: FrontendSettings) -> int:
 
     def begin_to_stop() -> None:
         stopping.set()
-        end_after(settings.frontend_shutdown_ms, mitigation="unfinished messages come again")
+        end_after(settings.drain_ms, mitigation="unfinished messages come again")
 
     threads = settings.enqueue_threads
     code = serve_queue(app, QUEUE, pool="threads", concurrency=threads, loop=loop, on_stop=begin_to_stop)

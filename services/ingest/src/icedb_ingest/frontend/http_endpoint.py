@@ -321,7 +321,6 @@ class HttpEndpoint:
                     ):
                         if row_count:
                             accepted = await self._groups.add(table, lines, row_count=row_count, are_odd=are_odd)
-            gate.metrics.events.inc(events.count)
             size_bytes = len(events.lines) + len(events.odd_lines)
             gate.metrics.observe_ack("webhook", started_ms=started_ms, size_bytes=size_bytes, clock=gate.clock)
         odd = {"set_aside": len(events.reasons), "reasons": events.reasons[:MAX_REASONS]} if events.reasons else {}

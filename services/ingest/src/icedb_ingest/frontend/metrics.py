@@ -62,7 +62,6 @@ class FrontendMetrics(EndpointMetrics):
         )
         self.held_bytes = make.gauge("icedb_frontend_held_bytes", "Bodies held in memory now")
         self.streams = make.gauge("icedb_frontend_streams", "gRPC streams open now")
-        self.events = make.counter("icedb_frontend_webhook_events_total", "Events in accepted webhook requests")
         self.wakes = make.counter(
             "icedb_frontend_wakes_total",
             "Wake-ups sent to the ingest worker; collapsed: the same one was on its way",

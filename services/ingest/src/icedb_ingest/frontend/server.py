@@ -12,7 +12,6 @@ from icedb_log.clock import Clock
 from icedb_log.ingest.group_writer import GroupWriter, LeftGroup
 from icedb_log.ingest.staging import Acceptance
 from icedb_log.store.store_clock import AlignedClock
-from icedb_log.units import KIB
 from icedb_log.warehouse import Warehouse
 from icedb_service.access.credentials import GrpcAccess, HttpAccess
 from icedb_service.endpoints import EndpointService
@@ -26,7 +25,7 @@ from icedb_ingest.frontend.metrics import FrontendMetrics
 from icedb_ingest.frontend.settings import FrontendSettings
 from icedb_ingest.frontend.staging_gate import MISSING_AGE_MS, BatchBounds, BatchStatuses, StagingGate
 from icedb_ingest.frontend.tables import Tables
-from icedb_ingest.frontend.webhooks import Credentials, EventGroups
+from icedb_ingest.frontend.webhooks import GROUP_LINGER_MS, MAX_GROUP_BYTES, MAX_GROUP_ROWS, Credentials, EventGroups
 
 
 def make_gate(
@@ -119,9 +118,9 @@ class Frontend(EndpointService[FrontendSettings, FrontendMetrics]):
         groups = EventGroups(
             gate.accept,
             clock=clock,
-            linger_ms=settings.frontend_webhook_linger_ms,
-            max_rows=settings.frontend_group_rows,
-            max_bytes=settings.frontend_group_kb * KIB,
+            linger_ms=GROUP_LINGER_MS,
+            max_rows=MAX_GROUP_ROWS,
+            max_bytes=MAX_GROUP_BYTES,
         )
         stack.push_async_callback(groups.finish)
         servers: list[Awaitable[None]] = []
@@ -133,7 +132,7 @@ class Frontend(EndpointService[FrontendSettings, FrontendMetrics]):
 
         stack.push_async_callback(stop_servers)
         self._grpc_server = await start_grpc(GrpcEndpoint(gate, GrpcAccess(self._guard)), settings, clock=clock)
-        servers.append(self._grpc_server.stop(grace_ms=settings.frontend_shutdown_ms))
+        servers.append(self._grpc_server.stop(grace_ms=settings.drain_ms))
         endpoint = HttpEndpoint(
             gate,
             groups=groups,

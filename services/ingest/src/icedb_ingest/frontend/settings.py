@@ -2,7 +2,7 @@
 
 from typing import Annotated, Self
 
-from icedb_log.units import KIB, MIB, SECOND_MS
+from icedb_log.units import MIB, SECOND_MS
 from icedb_service.settings import MAX_PORT, CommaSeparated, HttpServiceSettings, ServiceSettings
 from pydantic import Field, SecretStr, model_validator
 
@@ -70,21 +70,8 @@ class FrontendSettings(HttpServiceSettings, BatchBoundSettings):
     Longer makes fewer requests, which are nine tenths of what small batches cost, and later answers. A sender who is
     alone does not wait. 0: each batch is staged by a PUT of its own."""
 
-    frontend_webhook_linger_ms: Annotated[int, Field(ge=0, le=SECOND_MS)] = 20
-    """How long webhook events wait for others to become one batch with them, milliseconds; the batch waits for other
-    batches after that."""
-
-    frontend_group_rows: Annotated[int, Field(ge=1, le=100_000)] = 5000
-    """Webhook events of one batch at most."""
-
-    frontend_group_kb: Annotated[int, Field(ge=1, le=64 * KIB)] = 4096
-    """Bytes of webhook events of one batch at most, KiB; a single request may exceed it."""
-
     frontend_table_cache_ms: Annotated[int, Field(ge=0)] = 30 * SECOND_MS
     """How long a table is assumed to exist after a look, milliseconds."""
-
-    frontend_shutdown_ms: Annotated[int, Field(ge=0)] = 20 * SECOND_MS
-    """How long SIGTERM waits for requests that are being answered, milliseconds."""
 
     frontend_segment_secret: SecretStr | None = None
     """Shared secret of webhooks: requests to `…/segment` must carry `X-Signature`, the HMAC-SHA1 of the body in hex.
@@ -99,9 +86,6 @@ class FrontendSettings(HttpServiceSettings, BatchBoundSettings):
 
     enqueue_threads: Annotated[int, Field(ge=1, le=64)] = 4
     """Messages of the queue `enqueue` that are staged at once."""
-
-    enqueue_redelivery_ms: Annotated[int, Field(ge=30 * SECOND_MS)] = 120 * SECOND_MS
-    """When a message that a dead worker held is given to another one, milliseconds."""
 
     @model_validator(mode="after")
     def _check_frontend(self) -> Self:

@@ -26,6 +26,7 @@ import orjson
 from icedb_log.clock import Clock, new_batch_id
 from icedb_log.errors import InvalidRequest
 from icedb_log.json_text import cut_array, cut_members, find_problem, is_balanced, join_members, scan_array
+from icedb_log.units import MIB
 
 from icedb_ingest.frontend.errors import BatchTooLarge, NotAuthorized
 from icedb_ingest.frontend.staging_gate import Accepted, Offer
@@ -258,6 +259,11 @@ def _write_keys(write_key: str, authorization: str) -> list[bytes]:
 
 STAGED_AT_ONCE: Final = 4
 """Groups of one table on their way to the store."""
+GROUP_LINGER_MS: Final = 20
+"""How long events wait for others to become one batch with them; the batch waits for other batches after that."""
+MAX_GROUP_ROWS: Final = 5000
+MAX_GROUP_BYTES: Final = 4 * MIB
+"""Of the events of one group; a single request may have more."""
 
 Accept = Callable[[Offer], Awaitable[Accepted]]
 
