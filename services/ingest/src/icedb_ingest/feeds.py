@@ -82,13 +82,13 @@ class FeedTasks:
             if is_put_off:
                 break  # the sweep takes it up
             results.append(self._feed_once(place.paths))
-            if results[-1].committed_key is None or not results[-1].waiting_count:
+            if results[-1].committed_key is None or not results[-1].has_more:
                 break
         run = FeedRun(results)
         if run.commit_count:
             self._wake_merge(table, run.commit_count)
             self.wake_views(place)
-            if results[-1].waiting_count and not is_put_off:
+            if results[-1].has_more and not is_put_off:
                 self._context.wakeups.try_wake(INGEST_FEED, table)
         return Work.of(run, put_off=is_put_off)
 

@@ -116,7 +116,7 @@ def create(
                 f"table {name!r} exists with another configuration; see `icedb table show {name}`"
             ) from None
         if config.view_of is not None:  # its creation may have stopped halfway
-            register_view(source_of(place, config), name, clock=run.clock)
+            register_view(source_of(place, config), name, clock=run.clock, backfill=config.view_backfill)
     run.answer(
         {"table": name, "created": is_new, "config": config.model_dump(mode="json")},
         lambda: _show_created(run, config, is_new=is_new),
