@@ -86,8 +86,14 @@ def test_a_feed_takes_what_was_appended_first_and_the_newest_partition_before_ol
 def test_a_single_file_may_exceed_the_bytes_of_a_feed(table):
     fill_source(table)
     view = backfilled(table)
-    assert view.feed(limits=FeedLimits(max_bytes=1)).backfilled_count == 1
-    assert feed_state(view).backfilled == (1,)
+    table.append(7)
+    beside = FeedLimits(max_backfill_bytes=1)
+    taken = [view.feed(limits=limits) for limits in (FeedLimits(max_bytes=1), beside, FeedLimits(max_bytes=1))]
+    assert [(each.commit_count, each.backfilled_count) for each in taken] == [(1, 0), (0, 1), (0, 1)]
+    assert feed_state(view).backfilled == (2,)
+    table.append(8)
+    result = view.feed(limits=beside)  # beside a commit none exceeds it
+    assert (result.commit_count, result.backfilled_count, result.unfilled_count) == (1, 0, 2)
 
 
 def test_what_the_source_does_meanwhile_changes_nothing(table):

@@ -65,7 +65,7 @@ class FeedTasks:
         self._rests = Rests(context.clock, max_rest_ms=MAX_VIEW_REST_MS)
 
     def feed(self, table: str) -> Work:
-        """Let a view take what was committed to its source, many commits in one.
+        """Let a view take what was committed to its source, many commits in one, and then a step of its backfill.
 
         Delivery: woken after commits to the source and by the sweep, any number of times. A run that is lost leaves
         the commits to the next one; two at once exclude each other by the lock, and if that fails by the fence.
@@ -82,7 +82,7 @@ class FeedTasks:
             if is_put_off:
                 break  # the sweep takes it up
             results.append(self._feed_once(place.paths))
-            if results[-1].committed_key is None or not results[-1].has_more:
+            if results[-1].committed_key is None or not results[-1].waiting_count:
                 break
         run = FeedRun(results)
         if run.commit_count:

@@ -59,10 +59,12 @@ class FeedLimits:
     Attributes:
         max_commits: Commits of the source, and data files of the backfill, that one commit of the view takes.
         max_bytes: Bytes of their data files; a single commit or file may exceed it.
+        max_backfill_bytes: Bytes of data files of the backfill: it has no hurry, and others wait for the worker.
     """
 
     max_commits: int = 256
     max_bytes: int = 1024 * MIB
+    max_backfill_bytes: int = 256 * MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,16 +240,16 @@ class _FeedRun:
         self, unfilled: Sequence[int], limits: FeedLimits, *, beside: Sequence[SourceCommit]
     ) -> dict[int, SourceCommit]:
         """Return the next data files of the backfill by their places, each as a commit: as many as still have room."""
-        size_bytes = sum(commit.size_bytes for commit in beside)
         room = limits.max_commits - len(beside)
-        if not unfilled or room <= 0 or size_bytes >= limits.max_bytes:
+        room_bytes = min(limits.max_bytes - sum(commit.size_bytes for commit in beside), limits.max_backfill_bytes)
+        if not unfilled or room <= 0 or room_bytes <= 0:
             return {}
         base = self._read_base()
         found: dict[int, SourceCommit] = {}
         for place in unfilled[:room]:
             marker = base[place]
-            size_bytes += marker.size_bytes
-            if (found or beside) and size_bytes > limits.max_bytes:
+            room_bytes -= marker.size_bytes
+            if room_bytes < 0 and (found or beside):
                 break
             found[place] = SourceCommit(f"{_FILE}{place}", marker.created_ms, (marker,))
         return found
