@@ -12,7 +12,7 @@ from icedb_log.errors import CorruptLog, IceDBError, InvalidRequest, InvariantVi
 from icedb_log.log.codec import decode_log_file, encode_log_file
 from icedb_log.log.requests import MAX_AHEAD_MS, REQUEST_AGE_MS, REQUEST_MEMORY_MS, ChangeRequestId
 from icedb_log.log.state import LogState
-from icedb_log.model import LogFile
+from icedb_log.model import FeedState, LogFile
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
 from icedb_sim.tables.row_files import RowFileChanger
 from icedb_sim.tables.small_table import SmallTable
@@ -195,12 +195,26 @@ def test_a_merge_that_forgets_a_request_is_not_committed(table):
         require_merge(table.paths, state, replace(log, requests={}), merged=(), commit_key=key)
 
 
-@pytest.mark.parametrize("said", ["[]", "3", '{"a": {}}', '{"0190b0f5-0000-7000-8000-000000000000": 1}'])
+@pytest.mark.parametrize(
+    "said",
+    [b"[]", b"3", b'{"a":{"of":"ab","log":"1_m_cd"}}', b'{"ID":1}', b'{"ID":{"of":"ab"}}', b'{"ID":{"of":"ab","log":1}}',
+     b'{"ID":{"of":"ab","log":"1_m_cd","rows_read":[1]}}', b'{"ID":{"of":"ab","log":"1_m_cd","rows_read":1.5}}'],
+)  # fmt: skip
 def test_what_is_no_outcome_is_damage(said):
-    body = encode_log_file(LogFile(time_ms=1, requests={"0190b0f5-0000-7000-8000-000000000000": {"of": "ab"}}))
+    request_id, outcome = "0190b0f5-0000-7000-8000-000000000000", {"of": "ab", "log": "1_m_cd", "rows_read": 7}
+    body = encode_log_file(LogFile(time_ms=1, requests={request_id: outcome}))
     key = "wh/t/_log/0000000000001_ab.jsonl"
-    assert decode_log_file(key, body).requests == {"0190b0f5-0000-7000-8000-000000000000": {"of": "ab"}}
-    whole = b'{"0190b0f5-0000-7000-8000-000000000000":{"of":"ab"}}'
+    assert decode_log_file(key, body).requests == {request_id: outcome}
+    whole = f'{{"{request_id}":{{"of":"ab","log":"1_m_cd","rows_read":7}}}}'.encode()
     assert whole in body
     with pytest.raises(CorruptLog, match="req is"):
-        decode_log_file(key, body.replace(whole, said.encode()))
+        decode_log_file(key, body.replace(whole, said.replace(b"ID", request_id.encode())))
+
+
+@pytest.mark.parametrize("said", [b"3", b"[-1]", b"[true]", b'["1"]', b"null"])
+def test_what_are_no_places_of_a_backfill_is_damage(said):
+    body = encode_log_file(LogFile(time_ms=1, feed=FeedState(2, ("1_ab",), backfilled=(3, 5))))
+    key = "wh/t/_log/0000000000001_ab.jsonl"
+    assert decode_log_file(key, body).feed.backfilled == (3, 5)
+    with pytest.raises(CorruptLog, match="bf of fed"):
+        decode_log_file(key, body.replace(b'"bf":[3,5]', b'"bf":' + said))

@@ -172,6 +172,7 @@ def alter(
     before = run.client.table_config(name)
     if change.get("merge_query") is not None:
         others: dict[str, Any] = {"insert_query": None, "source": {}, "view_of": None, "view_query": None}
+        others["view_backfill"] = False
         _check_queries(
             run,
             plan_change(before, change).model_copy(update=others),

@@ -368,7 +368,7 @@ def _decode_requests(key: str, metadata: dict[str, Any]) -> Mapping[str, Mapping
     if requests is None:
         return EMPTY
     problem = f"{key}: line 0: req is {show(requests)}, not an object of outcomes by ids of requests"
-    if not isinstance(requests, dict) or not all(isinstance(outcome, dict) for outcome in requests.values()):
+    if not isinstance(requests, dict) or not all(map(_is_outcome, requests.values())):
         raise CorruptLog(problem)
     try:
         for request_id in requests:
@@ -376,6 +376,13 @@ def _decode_requests(key: str, metadata: dict[str, Any]) -> Mapping[str, Mapping
     except InvalidRequest as error:
         raise CorruptLog(problem) from error
     return requests
+
+
+def _is_outcome(value: object) -> bool:
+    """Return whether this is what came of a request: plain values, among them what was asked for and the log file."""
+    if not isinstance(value, dict) or not all(isinstance(each, int | str) for each in value.values()):
+        return False
+    return isinstance(value.get("of"), str) and isinstance(value.get("log"), str)
 
 
 def _decode_contents(key: str, metadata: dict[str, Any]) -> Mapping[str, str]:
