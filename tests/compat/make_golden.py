@@ -171,7 +171,7 @@ class Story:
         self.append(self.row(5, day=2, amount=50), self.row(6, day=3))
 
     def begin_view(self):
-        view = {"view_of": self.paths.name, "view_query": "select * from _rows", "view_backfill": True}
+        view = {"view_of": self.paths.name, "view_query": "select * from _rows", "view_backfill": "on"}
         config = self.make_config(self.copy.name, **view)
         create_view(TableStore(self.store, self.copy), config, clock=self.clock)
         self.before_view, self.copied = set(self.ids), set()

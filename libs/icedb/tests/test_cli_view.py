@@ -92,14 +92,14 @@ def test_a_view_begins_with_the_rows_that_are_there(icedb, warehouse, append, mo
     monkeypatch.setattr("icedb.cli.table.print_note", notes.append)
     append("click")
     append("view")
-    icedb("table", "create", "all", "--from", "events", "--query", QUERY, "--backfill")
+    icedb("table", "create", "all", "--from", "events", "--query", QUERY, "--set", "view_backfill=on")
     assert notes == ["view all begins with the 2 rows of events; `icedb status all` shows how far it is"]
-    assert read_table_config(warehouse.table("all")).view_backfill
+    assert read_table_config(warehouse.table("all")).has_backfill
     assert "all active, backfill 0 of 2 data files 0 - 0" in " ".join(icedb("views", "events").split())
     assert "backfill 0 of 2 data files" in icedb("status", "all")
     assert feed(warehouse, "all").backfilled_count == 2
     assert "all active 0 - 0" in " ".join(icedb("views", "events").split())
-    assert "only a view has a source" in icedb("table", "create", "other", "--backfill", code=2)
+    assert "only a view has a source" in icedb("table", "create", "other", "--set", "view_backfill=on", code=2)
 
 
 def test_why_a_commit_was_refused_is_told(icedb, warehouse, view, flush_rows):

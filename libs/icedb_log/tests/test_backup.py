@@ -647,7 +647,7 @@ def test_a_view_that_is_being_filled_is_filled_in_the_copy():
     table = make()
     for number in (4, 5, 6):
         table.append(number)
-    view = SmallView(table, view_backfill=True)
+    view = SmallView(table, view_backfill="on")
     view.feed(limits=FeedLimits(max_commits=1))
     table.merge(full=True)
     everything(table)

@@ -424,7 +424,7 @@ def test_b5_the_backfill_of_a_view_counts_as_taken_with_the_commits():
     table = SmallTable(has_footers=True)
     table.append(1, 2)
     table.append(3)
-    view = SmallView(table, view_backfill=True)
+    view = SmallView(table, view_backfill="on")
     feeder = RowFileFeeder(table.store, table.clock, has_footers=True)
     view.feed(feeder=feeder, limits=FeedLimits(max_commits=1))
     have = view.ids()

@@ -29,7 +29,7 @@ def fill_source(table):
 
 
 def backfilled(table, **config):
-    return SmallView(table, view_backfill=True, **config)
+    return SmallView(table, view_backfill="on", **config)
 
 
 def test_a_view_begins_with_the_rows_of_its_source_and_goes_on_with_its_commits(table):
@@ -165,7 +165,7 @@ def test_a_view_that_is_disturbed_at_any_call_has_each_row_once(effect):
     while True:
         table = SmallTable()
         fill_source(table)
-        view = SmallView(table, is_created=False, view_backfill=True)
+        view = SmallView(table, is_created=False, view_backfill="on")
         table.store.calls.clear()
         table.store.fault_at = {number: effect}
         with contextlib.suppress(IceDBError, Crash):
@@ -192,7 +192,7 @@ def test_a_view_that_is_disturbed_at_any_call_has_each_row_once(effect):
 def test_a_merge_that_the_view_begins_with_does_not_go_before_the_registration_says_so(table):
     """V4: while the registration is pending, log files of merges stay, too."""
     fill_source(table)
-    view = SmallView(table, is_created=False, view_backfill=True)
+    view = SmallView(table, is_created=False, view_backfill="on")
 
     def late():
         """The creator stalls between its read of the log and the registration that names what it has read."""
@@ -210,7 +210,7 @@ def test_a_merge_that_the_view_begins_with_does_not_go_before_the_registration_s
 def test_a_commit_that_lands_while_the_view_is_registered_is_in_it_once(table):
     """V3: what is skipped and what the view begins with are of one read of the log."""
     table.append(1)
-    view = SmallView(table, is_created=False, view_backfill=True)
+    view = SmallView(table, is_created=False, view_backfill="on")
 
     def meanwhile():
         table.append(2)
@@ -350,7 +350,7 @@ def test_a_query_that_is_changed_is_a_second_view_beside_the_first(table):
     old = SmallView(table, name="old")
     fill_source(table)
     old.feed_all()
-    new = SmallView(table, name="new", view_backfill=True)
+    new = SmallView(table, name="new", view_backfill="on")
     table.append(7)
     old.feed_all()
     new.feed_all()
@@ -377,4 +377,4 @@ def test_places_that_are_decided(before, decided, after):
 
 def test_only_a_view_has_a_backfill():
     with pytest.raises(InvalidRequest, match="only a view"):
-        TableConfig.create(name="t", view_backfill=True)
+        TableConfig.create(name="t", view_backfill="on")

@@ -103,7 +103,7 @@ def test_a_backfill_is_one_step_for_each_turn_and_wakes_the_next_one(context, mo
     tasks = make_tasks(context)
     for number in range(3):
         append(context, tasks, number)
-    make_view(context, view_backfill=True)
+    make_view(context, view_backfill="on")
     monkeypatch.setattr("icedb_log.feed.feeds.FeedLimits.__init__.__defaults__", (1, 1, 1))
     tasks.feeds.sweep_table(context.warehouse.table("copy").paths)
     woken, figures = [], []

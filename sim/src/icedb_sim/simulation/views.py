@@ -283,7 +283,7 @@ def _feed(sim: Simulation, clock: SimClock, readers: FeedReaders, owner: str, *,
 
 def _create(sim: Simulation, clock: SimClock) -> None:
     fields = {**dict(sim.world.settings.config), "name": VIEW.name, "view_of": PATHS.name, "view_query": "_rows"}
-    fields["view_backfill"] = sim.world.make_rng("view").random() < _BACKFILL_RATE
+    fields["view_backfill"] = "on" if sim.world.make_rng("view").random() < _BACKFILL_RATE else "off"
     try:
         create_view(TableStore(sim.store, VIEW), TableConfig.create(**fields), clock=clock)
     except InvalidRequest:

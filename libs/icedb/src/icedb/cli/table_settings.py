@@ -48,8 +48,7 @@ ALTER_FIELDS: Final = tuple(
     name for name in CREATE_FIELDS if name in FREE_FIELDS | RISING_FIELDS | {"declared", "times", "promoted"}
 )
 NAMED_FIELDS: Final = frozenset(
-    {"declared", "times", "promoted", "insert_query", "source", "merge_query", "retention_ms"}
-    | {"view_of", "view_query", "view_backfill"}
+    {"declared", "times", "promoted", "insert_query", "source", "merge_query", "view_of", "view_query", "retention_ms"}
 )
 """Fields with an option of their own: what a first table may need. The others tune a table."""
 
@@ -59,7 +58,6 @@ _FLAGS: Final[Mapping[str, tuple[str, str]]] = {
     "promoted": ("--promote", "PATH"),
     "view_of": ("--from", "TABLE"),
     "view_query": ("--query", "SQL"),
-    "view_backfill": ("--backfill", ""),
     "retention_field": ("--retention-field", "FIELD"),
 }
 """Options and what they take, where the field's name and type do not give them."""
@@ -234,7 +232,7 @@ def _describe_key(key: str, name: str, *, shows_default: bool) -> tuple[str, str
 def _make_option(name: str, *, shows_default: bool) -> inspect.Parameter:
     (flag, metavar), takes = _flag_of(name), _type_of(name)
     default: str | bool = (shows_default and _default_of(name)) or False
-    option = typer.Option(flag, metavar=metavar or None, help=_help_of(name), show_default=default)
+    option = typer.Option(flag, metavar=metavar, help=_help_of(name), show_default=default)
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[takes, option])
 
 
@@ -255,7 +253,7 @@ def _help_of(name: str) -> str:
 def _default_of(name: str) -> str | None:
     """Return what a table gets if nothing is said, as it would be typed; ``None`` where that is no number."""
     default = TableConfig.model_fields[name].default
-    if not isinstance(default, int | float) or isinstance(default, bool):
+    if not isinstance(default, int | float):
         return None
     if name.endswith("_ms"):
         return format_span(int(default))

@@ -35,7 +35,7 @@ def views(
         if fed_by.name != source:
             raise InvalidRequest(f"view {attach} is fed by table {fed_by.name}, not by {source}")
         run.client.table_config(source)
-        register_view(fed_by, attach, clock=run.clock, is_new=True, backfill=config.view_backfill)
+        register_view(fed_by, attach, clock=run.clock, is_new=True, backfill=config.has_backfill)
         print_note(f"view {attach} is fed by {source}, with what is committed from now on")
     elif detach:
         is_changed = detach_view(run.place(source), detach, clock=run.clock)

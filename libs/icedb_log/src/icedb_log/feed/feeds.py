@@ -154,7 +154,7 @@ def feed_view(view: Table, source: Table, feeder: ViewFeeder, *, limits: FeedLim
         HaltError: The view needs a person.
         Unavailable: A server did not answer, or the job took too long (W3).
     """
-    registration = register_view(source, view.name, clock=view.clock, backfill=view.config.view_backfill)
+    registration = register_view(source, view.name, clock=view.clock, backfill=view.config.has_backfill)
     if registration.state == "detached":
         return FeedResult(is_attached=False)
     seen = source.read_heads()

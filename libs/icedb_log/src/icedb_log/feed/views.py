@@ -85,7 +85,7 @@ def create_view(table: TableStore, config: TableConfig, *, clock: Clock) -> Regi
     require_no_cycle(table, config)
     _renew_left_over(source, config, clock=clock)
     create_table(table, config)
-    return register_view(source, table.name, clock=clock, is_new=True, backfill=config.view_backfill)
+    return register_view(source, table.name, clock=clock, is_new=True, backfill=config.has_backfill)
 
 
 def register_view(
@@ -151,7 +151,7 @@ def _renew_left_over(source: TableStore, config: TableConfig, *, clock: Clock) -
     behind this is finished by the first feed.
     """
     view = config.name
-    pending = Registration(state="pending", backfill=config.view_backfill, token=clock.new_id(), view=view)
+    pending = Registration(state="pending", backfill=config.has_backfill, token=clock.new_id(), view=view)
 
     def renew(found: Registration | None) -> Registration:
         # Also one that is pending: whoever has listed the log for it, long ago, must not make it active any more.
