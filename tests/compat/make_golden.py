@@ -40,6 +40,7 @@ from icedb_log.ingest.staging import stage_batch
 from icedb_log.jobs import ContentCheck
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
+from icedb_log.log.requests import ChangeRequestId
 from icedb_log.merge.merge import merge_table
 from icedb_log.merge.merge_plan import MergeOptions
 from icedb_log.store.object_store import list_all
@@ -170,7 +171,8 @@ class Story:
         self.append(self.row(5, day=2, amount=50), self.row(6, day=3))
 
     def begin_view(self):
-        config = self.make_config(self.copy.name, view_of=self.paths.name, view_query="select * from _rows")
+        view = {"view_of": self.paths.name, "view_query": "select * from _rows", "view_backfill": "on"}
+        config = self.make_config(self.copy.name, **view)
         create_view(TableStore(self.store, self.copy), config, clock=self.clock)
         self.before_view, self.copied = set(self.ids), set()
         self.clock.advance(1)
@@ -227,7 +229,8 @@ class Story:
 
     def delete_and_remove(self):
         changer = LocalEngine(self.store, clock=self.clock).merger
-        self.work(delete_rows, changer, "id = 2", owner="delete@golden")
+        request = ChangeRequestId.of(new_batch_id(self.clock), "delete", "id = 2")
+        self.work(delete_rows, changer, "id = 2", owner="delete@golden", request=request)
         self.ids.discard(2)
         self.remember()
         choose = lambda _, infos: {"d=2026-09-03"} & {i.path for i in infos}  # noqa: E731
@@ -237,7 +240,7 @@ class Story:
 
     def feed(self):
         self.work(feed_once, LocalEngine(self.store, clock=self.clock).feeder, paths=self.copy, owner="feed@golden")
-        self.copied = self.ids - self.before_view
+        self.copied = self.ids | self.before_view
 
     def grow_old(self):
         """Let everything expire that is dead by now; nothing cleans up."""

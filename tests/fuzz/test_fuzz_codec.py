@@ -24,12 +24,19 @@ PLAIN = [
     {"p": f"{DATA}/f2.parquet", "b": 20, "t": 2, "tmb": 5, "l": 6, "later": {"x": [1.5, None]}},
 ]  # fmt: skip
 FED = [
-    {"v": 1, "t": TIME_MS, "sch": 1, "f": 2, "fed": {"seq": 3, "log": ["1_00"], "rej": {"2_00": "no"}}},
+    {
+        "v": 1,
+        "t": TIME_MS,
+        "sch": 1,
+        "f": 2,
+        "fed": {"seq": 3, "log": ["1_00"], "bf": [2, 4], "rej": {"2_00": "no"}},
+        "req": {"0190b0f5-0000-7000-8000-000000000000": {"of": "ab", "log": "1_m_cd", "rows_read": 7}},
+    },
     {"c": "DATE"},
 ]
 SEAL = [{"v": 1, "t": TIME_MS, "sch": 1, "f": 2, "cid": "0c", "seal": True}, {}]
 
-NAMES = ["v", "t", "sch", "f", "tmb", "cid", "ids", "rej", "h", "w", "fed", "chg", "seal", "p", "b", "n", "s", "l", "T", "tMb", "K", "\u017fch", "", "later", "id"]  # fmt: skip
+NAMES = ["v", "t", "sch", "f", "tmb", "cid", "ids", "rej", "h", "w", "fed", "req", "chg", "seal", "p", "b", "n", "s", "l", "T", "tMb", "K", "\u017fch", "", "later", "id"]  # fmt: skip
 DEPTHS = st.sampled_from([3, 200, 253, 254, 260, 500, 900, 1000, 1020, 1030, 5000])
 VALUES = st.one_of(
     st.sampled_from([
@@ -39,6 +46,7 @@ VALUES = st.one_of(
         b'"\\u0000"', b'"\xff"', b'"\xed\xa0\x80"', b"[1,2,0]", b'["a","a",0]', b'["a","b",-1]', b"[null,null,0]",
         b'{"id":[1,2,0]}', b'{"id":[[],2,0]}', b'{"id":"DOUBLE"}', b'{"ts":"DATE"}', b'{"seq":1,"log":[]}', b'"BIGINT"', b'{"is":1}',
         b'{"seq":1,"log":["x"],"rej":{"x":"y"}}', b'{"a":1,"a":2}', b'["x"]', b"[1]", b'"x"',
+        b'{"seq":1,"log":["x"],"bf":[0,2]}', b'{"0190b0f5-0000-7000-8000-000000000000":{"of":"a","log":"b","n":1}}',
     ]),
     st.builds(lambda depth: b"[" * depth + b"]" * depth, DEPTHS),
     st.builds(lambda depth: b'{"a":' * depth + b"1" + b"}" * depth, DEPTHS),
@@ -134,10 +142,10 @@ def what_it_says(body):
     lines = [json.loads(line, parse_int=number) for line in body.split(b"\n")]
     lines[0]["v"] = int(lines[0]["v"])
     for at, line in enumerate(lines):
-        for name in ("cid", "h", "w", "fed") if at == 0 else ("n", "s", "l") if at >= lines[0]["f"] else ("l",):
+        for name in ("cid", "h", "w", "fed", "req") if at == 0 else ("n", "s", "l") if at >= lines[0]["f"] else ("l",):
             if at != 1 and line.get(name, "") is None:
                 del line[name]
-        for name in ("ids", "rej", "w") if at == 0 else ("s",):
+        for name in ("ids", "rej", "w", "req") if at == 0 else ("s",):
             if at != 1 and line.get(name, "") in ([], {}):
                 del line[name]
     if lines[0].get("seal") is False:
@@ -145,6 +153,7 @@ def what_it_says(body):
     if "fed" in lines[0]:  # what a later version may say in it is not carried
         fed = lines[0]["fed"]
         lines[0]["fed"] = {"seq": fed["seq"], "log": fed.get("log", []), "rej": fed.get("rej", {})}
+        lines[0]["fed"] |= {"bf": fed["bf"]} if fed.get("bf") else {}
     return lines
 
 
@@ -191,7 +200,7 @@ def test_what_is_decoded_says_the_same_when_it_is_encoded_again(body):
     check(body)
 
 
-OURS = ("cid", "ids", "rej", "seal", "fed", "w", "h", "n", "l", "s", "statistics")
+OURS = ("cid", "ids", "rej", "seal", "fed", "req", "w", "h", "n", "l", "s", "statistics")
 """What the strict reader does not look at."""
 
 

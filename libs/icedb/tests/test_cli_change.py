@@ -4,6 +4,7 @@ import json
 
 import pytest
 from icedb_client.wakeups import TaskTimeout, WakeupSender
+from icedb_log.clock import parse_uuid7_ms
 from icedb_log.table.table_config import PartitionField
 from icedb_sim.tables.small_table import SmallTable
 
@@ -76,7 +77,9 @@ def test_a_deletion_is_shown_and_asked_about_first(icedb, worker, monkeypatch):
 def test_with_yes_it_is_one_task_and_json_is_the_workers_answer(icedb, worker, tmp_path):
     (tmp_path / "where.sql").write_text(f"{WHERE}\n")
     said = icedb("delete", "events", "--where", f"@{tmp_path}/where.sql", "--yes", "-o", "json")
-    assert worker.asked == [{"kind": "delete", "sql": WHERE}]
+    (asked,) = worker.asked
+    parse_uuid7_ms(asked.pop("request_id"))
+    assert asked == {"kind": "delete", "sql": WHERE}
     assert json.loads(said.out)["rows_removed"] == 12_345
 
 
@@ -87,10 +90,28 @@ def test_a_rewrite_needs_partitions_and_says_how_many_rows_are_left(icedb, worke
     assert "no partition field 'x'" in icedb("rewrite", "events", "--query", query, "--partition", "x=1", code=2).err
     assert worker.asked == []
     said = icedb("rewrite", "events", "--query", query, "--partition", "d=2023-06-01")
-    assert worker.asked == [{"kind": "rewrite", "sql": query, "partitions": ["d=2023-06-01"]}]
+    (asked,) = worker.asked
+    parse_uuid7_ms(asked.pop("request_id"))
+    assert asked == {"kind": "rewrite", "sql": query, "partitions": ["d=2023-06-01"]}
     assert "20,000" in said.out and "7,655" in said.out
     icedb("rewrite", "events", "--query", query, "--all", "--dry-run")
     assert worker.asked[-1]["partitions"] == [] and worker.asked[-1]["dry_run"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [(TaskTimeout("late"), 6), ({"outcome": "unavailable", "error": {"message": "no answer from the store"}}, 4)],
+)
+def test_a_command_without_an_answer_names_the_id_to_repeat_it_with(icedb, worker, answer, code):
+    worker.answers = [answer]
+    rewrite = ("rewrite", "events", "--query", "select * from _rows", "--all")
+    said = icedb(*rewrite, code=code).err
+    request_id = worker.asked[0]["request_id"]
+    assert f"repeat it with --id {request_id}" in said
+    worker.answers = [{**FOUND, "repeated": True}]
+    again = icedb(*rewrite, "--id", request_id)
+    assert worker.asked[1] == worker.asked[0]
+    assert "7,655" in again.out and "an earlier run of this command has done it" in again.err
 
 
 def test_while_another_run_holds_the_table_it_is_asked_again(icedb, worker):
@@ -98,6 +119,7 @@ def test_while_another_run_holds_the_table_it_is_asked_again(icedb, worker):
     worker.answers = [busy, busy, FOUND]
     icedb("delete", "events", "--where", WHERE, "--yes")
     assert len(worker.asked) == 3
+    assert len({asked["request_id"] for asked in worker.asked}) == 1
     worker.answers = [busy]
     assert "busy: held" in icedb("delete", "events", "--where", WHERE, "--yes", "--timeout", "2s", code=1).err
     assert len(worker.asked) < 12

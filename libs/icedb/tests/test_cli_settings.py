@@ -41,7 +41,7 @@ GIVEN = [
     ("audit_retention_ms", ("--set", "audit_retention=30d"), 30 * DAY_MS),
     ("quarantine_retention_ms", ("--set", "quarantine_retention=1h"), HOUR_MS),
 ]
-BY_A_WORKER = {"insert_query", "source", "merge_query", "view_of", "view_query"}
+BY_A_WORKER = {"insert_query", "source", "merge_query", "view_of", "view_query", "view_backfill"}
 """Options of queries; what a worker says of them is in the tests of views and of insert queries."""
 
 

@@ -65,6 +65,7 @@ def test_a_view_is_checked_created_shown_and_listed(icedb, warehouse, worker, vi
     (lag,) = json.loads(icedb("views", "events", "-o", "json"))["views"]
     assert lag.pop("lag_ms") >= 0
     figures = {"waiting_commits": 2, "refused_commits": 0, "last_refusal": None}
+    figures |= {"backfill_files": 0, "backfilled_files": 0}
     assert lag == {"view": "counts", "source": "events", "state": "active", **figures}
     assert feed(warehouse).commit_count == 2
     assert "counts active 0 - 0" in " ".join(icedb("views", "events").split())
@@ -80,11 +81,25 @@ def test_a_view_of_a_table_with_rows_says_that_they_are_not_in_it(icedb, append,
     append("view")
     assert notes == []
     icedb("table", "create", "late", *options)
-    assert notes == [
-        "view late takes what is committed to events from now on; the 2 rows that are there already are not in it"
-    ]
+    (note,) = notes
+    assert "takes what is committed to events from now on; the 2 rows that are there already are not in it" in note
     icedb("table", "create", "late", *options, "--if-not-exists")
     assert len(notes) == 1
+
+
+def test_a_view_begins_with_the_rows_that_are_there(icedb, warehouse, append, monkeypatch):
+    notes = []
+    monkeypatch.setattr("icedb.cli.table.print_note", notes.append)
+    append("click")
+    append("view")
+    icedb("table", "create", "all", "--from", "events", "--query", QUERY, "--set", "view_backfill=on")
+    assert notes == ["view all begins with the 2 rows of events; `icedb status all` shows how far it is"]
+    assert read_table_config(warehouse.table("all")).has_backfill
+    assert "all active, backfill 0 of 2 data files 0 - 0" in " ".join(icedb("views", "events").split())
+    assert "backfill 0 of 2 data files" in icedb("status", "all")
+    assert feed(warehouse, "all").backfilled_count == 2
+    assert "all active 0 - 0" in " ".join(icedb("views", "events").split())
+    assert "only a view has a source" in icedb("table", "create", "other", "--set", "view_backfill=on", code=2)
 
 
 def test_why_a_commit_was_refused_is_told(icedb, warehouse, view, flush_rows):

@@ -252,6 +252,36 @@ def test_a_view_of_a_table_with_rows_warns_that_they_are_not_in_it(lake, events,
     assert not caplog.messages
 
 
+def test_a_view_begins_with_the_rows_that_are_there(lake, events, caplog):
+    """Real rows: merged and deleted ones among them, and an aggregate over each step."""
+    for hour in range(4):
+        events.append([{"ts": f"2026-01-02T0{hour}:00:00Z", "event": kind} for kind in ("view", "signup", "view")])
+    events.merge(full=True)
+    events.append([{"ts": "2026-01-03T00:00:00Z", "event": "view"}])
+    events.delete("event = 'signup'")
+    query = "select event, count(*) as n from _rows group by event"
+    counts = lake.create_table("counts", view_of="events", view_query=query, view_backfill="on")
+    assert not caplog.messages
+    events.append([{"ts": "2026-01-04T00:00:00Z", "event": "view"}])
+    results = []
+    while not results or results[-1].has_more:
+        results.append(counts.feed())
+    assert (sum(each.backfilled_count for each in results), sum(each.commit_count for each in results)) == (2, 1)
+    lake.work(until_idle=True)
+    assert lake.query("select event, sum(n) as n from counts group by event").fetchall() == [("view", 10)]
+
+
+def test_a_rewrite_that_is_repeated_under_its_id_runs_once(lake):
+    table = lake.create_table("numbers", columns={"n": "BIGINT"})
+    table.append([{"n": 1}, {"n": 2}])
+    request_id = new_batch_id(lake.clock)
+    for is_repeated in (False, True):
+        result = table.rewrite("select n + 1 as n from _rows", request_id=request_id)
+        assert (result.rows_read, result.is_repeated) == (2, is_repeated)
+    assert lake.query("select n from numbers order by n").fetchall() == [(2,), (3,)]
+    assert table.delete("n = 3", request_id=new_batch_id(lake.clock)).rows_removed == 1
+
+
 def test_a_table_that_is_there_with_other_partitions_is_taken_with_a_warning(lake, events, caplog):
     lake.create_table("events", partition=["d=day(ts)"], sort=["event", "ts"], exist_ok=True)
     lake.create_table("events", exist_ok=True)

@@ -11,6 +11,7 @@ from icedb_log.batch_ids import make_keyed_id, name_of, parse_batch_id_ms
 from icedb_log.clock import new_batch_id, parse_uuid7_ms
 from icedb_log.content import hash_content
 from icedb_log.errors import InvalidRequest, NotFound, Unavailable
+from icedb_log.feed.feeds import FeedLimits
 from icedb_log.feed.follower import Follower, PositionLost
 from icedb_log.imports.import_records import read_records
 from icedb_log.ingest.flush import GROUP_AGE_MS, FlushLimits
@@ -640,6 +641,25 @@ def test_a_run_over_a_view_and_its_source_that_is_cut_off_takes_nothing_twice(ha
         copy.flush()
         view.feed_all()
         assert view.ids() == [each for each in copy.ids() if each > 2], number
+
+
+def test_a_view_that_is_being_filled_is_filled_in_the_copy():
+    table = make()
+    for number in (4, 5, 6):
+        table.append(number)
+    view = SmallView(table, view_backfill="on")
+    view.feed(limits=FeedLimits(max_commits=1))
+    table.merge(full=True)
+    everything(table)
+    table.backup_all()
+    table.backup_all()
+    copy = table.copy()
+    filled = SmallView(copy, is_created=False)
+    copy.merge(full=True)
+    copy.clock.advance(table.config.data_grace_ms + table.config.log_grace_ms)
+    copy.vacuum()
+    filled.feed_all()
+    assert filled.ids() == copy.ids() == table.ids()
 
 
 @pytest.mark.parametrize("rival", [feed, feed_and_clean])

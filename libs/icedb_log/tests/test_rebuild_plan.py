@@ -6,6 +6,7 @@ import pytest
 from icedb_log.commit.fence import FENCE_LOOK_MS
 from icedb_log.commit.table import Table
 from icedb_log.errors import InvalidRequest, SchemaConflict, Unavailable
+from icedb_log.feed.feeds import FeedLimits
 from icedb_log.holds.pins import create_pin
 from icedb_log.keys import ROLES
 from icedb_log.table.table_config import PartitionField
@@ -417,6 +418,21 @@ def test_b5_a_view_of_which_nobody_knows_what_it_has_taken_asks(how):
     view.table.append(3, p="a")
     assert view.feed_all() == 1
     assert view.ids() == [1, 2, 3]
+
+
+def test_b5_the_backfill_of_a_view_counts_as_taken_with_the_commits():
+    table = SmallTable(has_footers=True)
+    table.append(1, 2)
+    table.append(3)
+    view = SmallView(table, view_backfill="on")
+    feeder = RowFileFeeder(table.store, table.clock, has_footers=True)
+    view.feed(feeder=feeder, limits=FeedLimits(max_commits=1))
+    have = view.ids()
+    rival = as_table(view)
+    lose_log(rival)
+    rival.rebuild(take=ALL, assumes_fed=True)
+    assert view.feed_all() == 0
+    assert view.ids() == have
 
 
 @pytest.mark.parametrize("is_lost", [True, False])

@@ -13,7 +13,8 @@ from icedb_log.table.stored_config import read_table_config
 from icedb_log.warehouse import Warehouse
 from icedb_service.access import guard as guard_module
 from icedb_service.access.access_file import ANYBODY, Identity, RateEntry, Verb
-from icedb_service.access.guard import AccessGuard, RateLimits
+from icedb_service.access.credentials import GrpcAccess
+from icedb_service.access.guard import AccessGuard, Places, RateLimits
 from icedb_sim.fakes.fake_clock import FakeClock
 from icedb_sim.fakes.memory_store import MemoryObjectStore
 from icedb_sim.rigs.access_rig import ISSUER, TokenIssuer, token_entry
@@ -238,6 +239,58 @@ def test_refusals_are_counted_by_door_and_reason_without_names(guard):
     assert 'icedb_access_denied_total{door="http",reason="no_credentials"} 1.0' in page
     assert 'icedb_access_denied_total{door="task",reason="hidden"} 1.0' in page
     assert "b_1" not in page and "alpha" not in page
+
+
+def test_nobody_holds_more_than_half_of_a_pool(guard):
+    places = Places("watchers", setting="ICEDB_SNAPSHOT_MAX_WATCHERS", size=5)
+    alpha, beta = Identity("alpha"), Identity("beta")
+    held = [guard.hold(alpha, places) for _ in range(2)]
+    with pytest.raises(Overloaded, match="alpha has 2 watchers here already, half of all"):
+        guard.hold(alpha, places)
+    guard.hold(beta, places)
+    for _ in range(2):  # what is given back twice is given back once
+        held[0]()
+    guard.hold(alpha, places)
+    with pytest.raises(Overloaded):
+        guard.hold(alpha, places)
+    page = generate_latest(guard.registry).decode()
+    assert 'icedb_access_denied_total{door="grpc",reason="share"} 2.0' in page
+    assert Places("calls", setting="x", size=1).take("alpha")
+
+
+def test_without_a_policy_nobody_is_told_from_others():
+    places = Places("calls", setting="x", size=2)
+    guard = AccessGuard()
+    for _ in range(5):
+        guard.hold(guard.identify(), places)()
+        guard.hold(guard.identify(), places)
+
+
+class Call:
+    """A gRPC call with a token."""
+
+    def __init__(self, token):
+        self.ends, self.token = [], token
+
+    def invocation_metadata(self):
+        return (("authorization", f"Bearer {self.token}"),)
+
+    def auth_context(self):
+        return {}
+
+    def add_done_callback(self, end):
+        self.ends.append(end)
+
+
+def test_a_call_holds_its_place_until_it_ends(guard):
+    access = GrpcAccess(guard, Places("calls", setting="ICEDB_FRONTEND_MAX_CALLS", size=4))
+    first, second, third = (Call(TOKEN) for _ in range(3))
+    for call in (first, second):
+        assert access.recognise(call).name == "alpha"
+    with pytest.raises(Overloaded, match="ICEDB_FRONTEND_MAX_CALLS"):
+        access.recognise(third)
+    first.ends[0](first)
+    assert access.recognise(third).name == "alpha"
 
 
 def test_callers_without_credentials_are_anonymous_where_the_file_says_so(make, document):

@@ -23,8 +23,8 @@ def make_tasks(context, **options):
     return IngestTasks(context, settings=settings, metrics=context.metrics)
 
 
-def make_view(context, name="copy", source="events"):
-    config = TableConfig.create(name=name, view_of=source, view_query="select * from _rows")
+def make_view(context, name="copy", source="events", **more):
+    config = TableConfig.create(name=name, view_of=source, view_query="select * from _rows", **more)
     create_view(context.warehouse.table(name), config, clock=context.clock)
 
 
@@ -54,6 +54,8 @@ def test_a_commit_wakes_the_views_and_a_feed_takes_it(context):
         "misfits": 0,
         "files": 1,
         "waiting": 0,
+        "backfilled": 0,
+        "unfilled": 0,
         "attached": True,
         "log_full": False,
         "put_off": False,
@@ -88,13 +90,33 @@ def test_many_commits_are_fed_in_one(context):
 def test_what_is_left_after_the_last_round_wakes_the_feed_again(context, monkeypatch):
     make_view(context)
     tasks = make_tasks(context, flush_max_rounds=2)
-    monkeypatch.setattr("icedb_log.feed.feeds.FeedLimits.__init__.__defaults__", (1, 1))
+    monkeypatch.setattr("icedb_log.feed.feeds.FeedLimits.__init__.__defaults__", (1, 1, 1))
     for number in range(3):
         append(context, tasks, number)
     context.wakeups.woken.clear()
     work = tasks.feeds.feed("copy")
     assert (work.details["commits"], work.details["waiting"]) == (2, 1)
     assert context.wakeups.woken == [(INGEST_FEED, "copy")]
+
+
+def test_a_backfill_is_one_step_for_each_turn_and_wakes_the_next_one(context, monkeypatch):
+    tasks = make_tasks(context)
+    for number in range(3):
+        append(context, tasks, number)
+    make_view(context, view_backfill="on")
+    monkeypatch.setattr("icedb_log.feed.feeds.FeedLimits.__init__.__defaults__", (1, 1, 1))
+    tasks.feeds.sweep_table(context.warehouse.table("copy").paths)
+    woken, figures = [], []
+    for _ in range(3):
+        woken.append(context.wakeups.woken[-1:])
+        context.wakeups.woken.clear()
+        details = tasks.feeds.feed("copy").details
+        figures.append((details["commits"], details["taken"], details["backfilled"], details["unfilled"]))
+    assert woken == [[(INGEST_FEED, "copy")]] * 3
+    assert figures == [(1, 0, 1, 2), (1, 0, 1, 1), (1, 0, 1, 0)]
+    assert not [name for name in context.wakeups.woken if name[0] == INGEST_FEED]
+    assert live_rows(context, "copy") == [0, 1, 2]
+    assert tasks.feeds.feed("copy").is_idle
 
 
 def test_a_refused_commit_is_named_and_counted(context):

@@ -2,6 +2,7 @@
 
 import pytest
 from icedb_log.changes.row_changes import ChangeResult
+from icedb_log.clock import new_batch_id
 from icedb_log.errors import InvalidRequest
 from icedb_log.names import MERGE_CHANGE
 from icedb_log.table.table_config import PartitionField
@@ -63,6 +64,19 @@ def test_a_rewrite_replaces_the_partitions_that_are_named(context, tasks):
     assert "files_scanned" not in work.details
     assert context.metric("icedb_merge_changed_rows_total", kind="rewrite") == 3
     assert tasks.change("events", "rewrite", query, ["p=z"]).is_idle
+
+
+def test_a_task_that_is_delivered_twice_changes_the_rows_once(context, tasks):
+    request = {"table": "events", "kind": "rewrite", "sql": "select * from _rows where n > 2", "partitions": []}
+    request["request_id"] = new_batch_id(context.clock)
+    first = tasks.change(**request)
+    context.commit([{"p": "a", "n": 1}])
+    second = tasks.change(**request)
+    assert second.details == {**first.details, "paths": [], "repeated": True}
+    assert ("a", 1) in rows(context)
+    assert context.metric("icedb_merge_changes_total", kind="rewrite") == 1
+    with pytest.raises(InvalidRequest, match="the id of a request is a text"):
+        tasks.change(**{**request, "request_id": 7})
 
 
 @pytest.mark.parametrize(

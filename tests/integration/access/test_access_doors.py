@@ -7,9 +7,11 @@ import pytest
 from access_servers import ALL, CODE, READER, ROW, SECRET_TABLE, SLOW, STRANGER, TABLE, TOKENS, WRITER, bearer, call
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from icedb_log.warehouse import Warehouse
 from icedb_proto import ingest_pb2, snapshot_pb2
 from icedb_sim.rigs.access_rig import TokenIssuer
 from icedb_sim.rigs.frontend_rig import CLOCK, LIMIT_S, NDJSON
+from icedb_sim.rigs.snapshot_rig import start_snapshot
 from prometheus_client import generate_latest
 
 OPEN = {"grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"}
@@ -109,6 +111,29 @@ def test_who_calls_too_often_waits(plain):
     assert "slow makes more than 0.001 calls a second" in details
     assert dict(metadata)["icedb-error"] == "Overloaded"
     assert "grpc-status-details-bin" in dict(metadata)
+
+
+def test_one_caller_leaves_half_of_the_watchers_to_others(store, access_file):
+    service = start_snapshot(Warehouse(store), clock=CLOCK, access_file=str(access_file), snapshot_max_watchers=2)
+    request = snapshot_pb2.WatchSnapshotsRequest(tables=[TABLE])
+
+    def watch(token):
+        stream = service.stub.WatchSnapshots(request, timeout=LIMIT_S, metadata=bearer(token))
+        next(stream)
+        return stream
+
+    try:
+        first = watch(ALL)
+        with pytest.raises(grpc.RpcError, match="all has 1 watchers here already, half of all") as refused:
+            watch(ALL)
+        assert refused.value.code() is CODE.RESOURCE_EXHAUSTED
+        second = watch(READER)
+        for stream in (first, second):
+            stream.cancel()
+        with pytest.raises(grpc.RpcError):
+            list(first)
+    finally:
+        service.stop()
 
 
 def test_http_doors_ask_the_same(plain, issuer):

@@ -151,7 +151,7 @@ class Lake(LakeSession):
             if not (exist_ok and self.warehouse.has_table(name)):
                 raise
         else:
-            if unfed := describe_unfed_rows(self.client, config):
+            if not config.has_backfill and (unfed := describe_unfed_rows(self.client, config)):
                 _log.warning("%s", unfed)
         return self.table(name)
 
@@ -205,7 +205,7 @@ class Lake(LakeSession):
 
 
 def describe_unfed_rows(client: Client, config: TableConfig) -> str:
-    """Return that a view, which was made just now, gets no row that its source had before; nothing if it had none."""
+    """Return what becomes of the rows that the source of a view had before it was made; nothing if it had none."""
     if config.view_of is None:
         return ""
     try:
@@ -215,9 +215,12 @@ def describe_unfed_rows(client: Client, config: TableConfig) -> str:
     if not source.files:
         return ""
     rows = "rows" if source.row_count is None else f"{source.row_count:,} rows"
+    if config.has_backfill:
+        shows = f"`icedb status {config.name}` shows how far it is"
+        return f"view {config.name} begins with the {rows} of {config.view_of}; {shows}"
     return (
         f"view {config.name} takes what is committed to {config.view_of} from now on; the {rows} that are there "
-        "already are not in it"
+        "already are not in it (--set view_backfill=on begins with them)"
     )
 
 

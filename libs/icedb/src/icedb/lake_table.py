@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from icedb_client.requests import Partitions, Time
 from icedb_client.snapshots import Snapshot
 from icedb_log.changes.frequent_paths import promote_by_sample
-from icedb_log.changes.row_changes import ChangeResult, delete_rows, rewrite_partitions
+from icedb_log.changes.row_changes import ChangeResult
 from icedb_log.clean.orphans import OrphanPolicy
 from icedb_log.clean.sweep import SweepResult, sweep_table
 from icedb_log.errors import (
@@ -16,7 +16,7 @@ from icedb_log.feed.feeds import FeedResult, feed_view
 from icedb_log.feed.views import open_source
 from icedb_log.merge.merge import MergeResult, MergeWatch, merge_table
 from icedb_log.merge.merge_plan import MergeLimits, MergeOptions
-from icedb_log.table.partitions import PartitionMatcher, parse_partition_filters
+from icedb_log.operations import ChangeRequest
 from icedb_log.units import SECOND_MS
 
 from icedb.appender import Appender
@@ -103,32 +103,41 @@ class LakeTable(TableWriter):
         """Delete data files that no log file names, and leftovers, whose time has come. Raises as :meth:`vacuum`."""
         return sweep_table(self.open(), policy=policy, audit=self.audit)
 
-    def delete(self, where: str, *, dry_run: bool = False) -> ChangeResult:
+    def delete(self, where: str, *, dry_run: bool = False, request_id: str | None = None) -> ChangeResult:
         """Delete the rows for which a condition is true, in one commit; where it is NULL they stay.
+
+        Args:
+            where: SQL.
+            dry_run: Say what would be touched.
+            request_id: A UUIDv7: called again with it within a day, it returns what the first call did.
 
         Raises:
             InvalidRequest: The condition does not fit.
             IceDBError: As :meth:`merge`.
         """
+        request = ChangeRequest("delete", where, is_dry_run=dry_run, request_id=request_id)
         with self.merging:
-            return delete_rows(self.open(), self.lake.engine.changer, where, dry_run=dry_run)
+            return request.run(self.open(), self.lake.engine.changer)
 
-    def rewrite(self, query: str, *, partitions: Sequence[str] = (), dry_run: bool = False) -> ChangeResult:
+    def rewrite(
+        self, query: str, *, partitions: Sequence[str] = (), dry_run: bool = False, request_id: str | None = None
+    ) -> ChangeResult:
         """Replace the rows of partitions by what a query over ``_rows`` makes of them, in one commit.
 
         Args:
             query: SQL.
             partitions: Filters such as ``"d=2026-01-02"``, all of which must hold; none: every partition.
             dry_run: Say what would be touched.
+            request_id: As of :meth:`delete`: so a call that got no answer is repeated without running the query on its
+                own result.
 
         Raises:
             InvalidRequest: The query or a filter does not fit.
             IceDBError: As :meth:`merge`.
         """
+        request = ChangeRequest("rewrite", query, tuple(partitions), dry_run, request_id)
         with self.merging:
-            table = self.open()
-            matches = PartitionMatcher(parse_partition_filters(partitions), table.config)
-            return rewrite_partitions(table, self.lake.engine.changer, query, matches=matches, dry_run=dry_run)
+            return request.run(self.open(), self.lake.engine.changer)
 
     def publish(self) -> str:
         """Publish the table for engines that speak Iceberg; return the URI of the metadata that they begin with.

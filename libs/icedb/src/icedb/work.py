@@ -278,9 +278,18 @@ class Worker:
         return Work.of(replace(self._open(table).merge(full=full, cold=cold, watch=watch), has_more=False))
 
     def _change(
-        self, table: str, *, kind: str, sql: str, partitions: Sequence[str] | None = None, dry_run: bool = False
+        self,
+        table: str,
+        *,
+        kind: str,
+        sql: str,
+        partitions: Sequence[str] | None = None,
+        dry_run: bool = False,
+        request_id: str | None = None,
     ) -> Work:
-        request = ChangeRequest.parse(table, kind=kind, sql=sql, partitions=partitions, dry_run=dry_run)
+        request = ChangeRequest.parse(
+            table, kind=kind, sql=sql, partitions=partitions, dry_run=dry_run, request_id=request_id
+        )
         with self._opened(table, self._open(table).merging) as opened:
             return request.describe(request.run(opened, self._lake.engine.changer))
 

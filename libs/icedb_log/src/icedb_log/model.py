@@ -95,12 +95,15 @@ class FeedState:
     Attributes:
         sequence: Number of the feed; the state with the highest one in a log counts, whatever the others say.
         names: Names of the source's log files that were taken or refused and were still there (:func:`log_name`).
-        refused: Those of them that the last feed refused, with the reason.
+        refused: What the last feed refused, with the reason: some of these, and data files of the backfill.
+        backfilled: Which data files of the backfill were taken or refused, by their places: all before the first
+            number, and those at the others. Empty: none.
     """
 
     sequence: int
     names: tuple[str, ...]
     refused: Mapping[str, str] = field(default_factory=lambda: EMPTY)
+    backfilled: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +129,8 @@ class LogHead:
         rebuilt: Which rebuild, or which backup, made this log anew, by the id of its commit (B3); ``None``: none did.
         promoted_count: How many promoted paths its writer knew, or a log file that it carries: who knows fewer commits
             nothing (S4).
+        requests: Changes that this commit, or one that it carries, has made, by the ids of their requests, and what
+            came of them (M7, :mod:`icedb_log.log.requests`).
     """
 
     time_ms: int
@@ -142,6 +147,7 @@ class LogHead:
     change: str | None = None
     rebuilt: str | None = None
     promoted_count: int = 0
+    requests: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: EMPTY)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from icedb_log.errors import InvalidRequest, Unavailable
 from icedb_log.imports.import_sources import list_sources, parse_pattern
 from icedb_log.imports.imports import ImportResult, data_url, import_files, make_options
 from icedb_log.jobs import FileImporter, RowChanger
+from icedb_log.log.requests import ChangeRequestId
 from icedb_log.model import LogView
 from icedb_log.results import Work
 from icedb_log.store.object_store import ObjectStore
@@ -39,15 +40,27 @@ class ChangeRequest:
         sql: The condition, or the query over ``_rows``.
         partitions: Filters as text, all of which must hold; none of a deletion.
         is_dry_run: Only say what would be touched; it takes no fence.
+        request_id: A UUIDv7: repeated under it within a day, the request says what it did the first time (M7). Not of
+            a dry run. ``None``: it is carried out whenever it is asked for.
     """
 
     kind: Literal["delete", "rewrite"]
     sql: str
-    partitions: tuple[str, ...]
-    is_dry_run: bool
+    partitions: tuple[str, ...] = ()
+    is_dry_run: bool = False
+    request_id: str | None = None
 
     @classmethod
-    def parse(cls, table: str, *, kind: str, sql: str, partitions: Sequence[str] | None, dry_run: bool) -> Self:
+    def parse(
+        cls,
+        table: str,
+        *,
+        kind: str,
+        sql: str,
+        partitions: Sequence[str] | None,
+        dry_run: bool,
+        request_id: str | None = None,
+    ) -> Self:
         """Return a request. Raises InvalidRequest: its values are not what they have to be."""
         if kind not in ("delete", "rewrite"):
             raise InvalidRequest(f"table {table}: a change is 'delete' or 'rewrite', not {str(kind)[:80]!r}")
@@ -55,14 +68,19 @@ class ChangeRequest:
             raise InvalidRequest(f"table {table}: a {kind} takes SQL as text, and partitions only for a rewrite")
         if kind == "rewrite" and not _are_texts(partitions):
             raise InvalidRequest(f"table {table}: a rewrite needs a list of partition filters; an empty one means all")
-        return cls("delete" if kind == "delete" else "rewrite", sql, tuple(partitions or ()), bool(dry_run))
+        if request_id is not None and not isinstance(request_id, str):
+            raise InvalidRequest(f"table {table}: the id of a request is a text")
+        return cls("delete" if kind == "delete" else "rewrite", sql, tuple(partitions or ()), bool(dry_run), request_id)
 
     def run(self, table: Table, changer: RowChanger) -> ChangeResult:
         """Change the rows. Raises as :func:`delete_rows` and :func:`rewrite_partitions`."""
+        request = None
+        if self.request_id is not None and not self.is_dry_run:
+            request = ChangeRequestId.of(self.request_id, self.kind, self.sql, sorted(self.partitions))
         if self.kind == "delete":
-            return delete_rows(table, changer, self.sql, dry_run=self.is_dry_run)
+            return delete_rows(table, changer, self.sql, dry_run=self.is_dry_run, request=request)
         matches = PartitionMatcher(parse_partition_filters(self.partitions), table.config)
-        return rewrite_partitions(table, changer, self.sql, matches=matches, dry_run=self.is_dry_run)
+        return rewrite_partitions(table, changer, self.sql, matches=matches, dry_run=self.is_dry_run, request=request)
 
     def describe(self, result: ChangeResult) -> Work:
         """Return what was done as the result of a task."""

@@ -64,10 +64,10 @@ def _fill(metric: M, labels: Mapping[str, Iterable[str]]) -> M:
 
 
 Endpoint = Literal["grpc", "http", "webhook", "task", "s3", "iceberg"]
-Refusal = Literal["no_credentials", "bad_credentials", "not_granted", "hidden", "rate"]
+Refusal = Literal["no_credentials", "bad_credentials", "not_granted", "hidden", "rate", "share"]
 
 ENDPOINTS: Final[tuple[Endpoint, ...]] = ("grpc", "http", "webhook", "task", "s3", "iceberg")
-REFUSALS: Final[tuple[Refusal, ...]] = ("no_credentials", "bad_credentials", "not_granted", "hidden", "rate")
+REFUSALS: Final[tuple[Refusal, ...]] = ("no_credentials", "bad_credentials", "not_granted", "hidden", "rate", "share")
 
 
 class AccessMetrics:
@@ -77,7 +77,8 @@ class AccessMetrics:
         make = MetricMaker(registry)
         self.denied = make.counter(
             "icedb_access_denied_total",
-            "Calls that were refused; hidden: of a table that the caller may not know of; rate: called too often",
+            "Calls that were refused; hidden: of a table that the caller may not know of; rate: called too often; "
+            "share: would hold more than half of a pool",
             door=ENDPOINTS,
             reason=REFUSALS,
         )

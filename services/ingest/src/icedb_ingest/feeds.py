@@ -65,7 +65,7 @@ class FeedTasks:
         self._rests = Rests(context.clock, max_rest_ms=MAX_VIEW_REST_MS)
 
     def feed(self, table: str) -> Work:
-        """Let a view take what was committed to its source, many commits in one.
+        """Let a view take what was committed to its source, many commits in one, and then a step of its backfill.
 
         Delivery: woken after commits to the source and by the sweep, any number of times. A run that is lost leaves
         the commits to the next one; two at once exclude each other by the lock, and if that fails by the fence.
@@ -88,7 +88,7 @@ class FeedTasks:
         if run.commit_count:
             self._wake_merge(table, run.commit_count)
             self.wake_views(place)
-            if results[-1].waiting_count and not is_put_off:
+            if results[-1].has_more and not is_put_off:
                 self._context.wakeups.try_wake(INGEST_FEED, table)
         return Work.of(run, put_off=is_put_off)
 

@@ -96,11 +96,14 @@ class MergeTasks:
         sql: str,
         partitions: list[str] | None = None,
         dry_run: bool = False,  # noqa: FBT001, FBT002 - the message's own form
+        *,
+        request_id: str | None = None,
     ) -> Work:
         """Delete rows by a condition, or rewrite partitions by a query, in one commit.
 
         Delivery: sent by the CLI, which waits for the result. A run that is lost has changed everything or nothing.
-        A deletion that is repeated finds no rows; a rewrite that is repeated runs its query on its own result.
+        One that is delivered or sent again under its ``request_id`` says what the first run did. Without one a deletion
+        that is repeated finds no rows, and a rewrite that is repeated runs its query on its own result.
 
         Args:
             table: Its name.
@@ -108,11 +111,15 @@ class MergeTasks:
             sql: The condition, or the query over ``_rows``.
             partitions: For a rewrite, partition filters as text; all must hold.
             dry_run: Only say what would be touched; takes no lock.
+            request_id: A UUIDv7 of the sender's.
         """
-        request = ChangeRequest.parse(table, kind=kind, sql=sql, partitions=partitions, dry_run=dry_run)
+        request = ChangeRequest.parse(
+            table, kind=kind, sql=sql, partitions=partitions, dry_run=dry_run, request_id=request_id
+        )
         with nullcontext(self._context.open(table)) if dry_run else self._context.open_locked(table) as opened:
             result = request.run(opened, self._context.engine.changer)
-        self._metrics.record_change(request.kind, result)
+        if not result.is_repeated:
+            self._metrics.record_change(request.kind, result)
         return request.describe(result)
 
     def drop_partitions(

@@ -23,6 +23,7 @@ from icedb_log.units import MIB, SECOND_MS
 from icedb_log.warehouse import Warehouse
 from icedb_proto import snapshot_pb2
 from icedb_service.access.credentials import GrpcAccess
+from icedb_service.access.guard import Places
 from icedb_service.announcements import CommitListener
 from icedb_service.endpoints import EndpointService
 from icedb_service.grpc_server import (
@@ -249,7 +250,8 @@ class SnapshotService(EndpointService[SnapshotSettings, SnapshotMetrics]):
         )
         names = TableNames(warehouse, work=work, clock=clock, max_age_ms=settings.snapshot_max_staleness_ms)
         reads = TableReads(tables, work=work)
-        access = GrpcAccess(self._guard)
+        setting, size = "ICEDB_SNAPSHOT_MAX_PENDING_CALLS", settings.snapshot_max_pending_calls
+        access = GrpcAccess(self._guard, Places("calls", setting=setting, size=size))
         self.parts = ServiceParts(warehouse, settings, self.metrics, clock, reads, names, access)
         self.calls = SnapshotCalls(self.parts)
         self._watches = WatchCalls(self.parts, CommitListener(settings.redis_url, timeout_ms=settings.redis_timeout_ms))

@@ -20,6 +20,7 @@ from icedb_log.table.table_config import table_not_found
 from icedb_log.units import SECOND_MS
 from icedb_proto import snapshot_pb2 as pb
 from icedb_service.access.access_file import Verb
+from icedb_service.access.guard import Places
 from icedb_service.announcements import CommitListener
 from icedb_service.logs import get_logger
 
@@ -122,6 +123,8 @@ class WatchCalls:
         # Half of all threads at most: watchers must not take them all from calls.
         self._room = asyncio.Semaphore(max(1, parts.settings.read_threads // 2))
         self._has_ended = False
+        size = parts.settings.snapshot_max_watchers
+        self._places = Places("watchers", setting="ICEDB_SNAPSHOT_MAX_WATCHERS", size=size)
 
     async def watch_snapshots(self, request: pb.WatchSnapshotsRequest, context: Any) -> AsyncIterator[pb.SnapshotEvent]:
         """Send the state of each table, and then each change, until the caller goes or the server stops.
@@ -138,8 +141,10 @@ class WatchCalls:
             guard.require(identity, Verb.READ, table)
         tables = frozenset(check_table_name(table) for table in request.tables)
         watcher = Watcher(partial(guard.allows, identity, Verb.READ), tables or None)
-        self.add(watcher)
         # Also where the stream is given up while a message is on its way, and nothing is raised in here.
+        release = guard.hold(identity, self._places)
+        context.add_done_callback(lambda _: release())
+        self.add(watcher)
         context.add_done_callback(lambda _: self.remove(watcher))
         try:
             told: set[str] = set()

@@ -4,7 +4,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from icedb_log.errors import NotFound
-from icedb_log.feed.views import list_appends
+from icedb_log.feed.position import find_living
+from icedb_log.feed.views import find_unfed, list_appends
 from icedb_log.jobs import SourceCommit
 from icedb_log.keys import log_name
 from icedb_log.log.codec import decode_log_file
@@ -19,6 +20,12 @@ _FOLLOWER: Final = "feed.follower:Follower."
 def _list_source_first(original: Any, view: Any, source: Any, *args: Any, **kwargs: Any) -> Any:
     seen = source.read_heads()
     return original(view, Other(source, read_heads=lambda: seen), *args, **kwargs)
+
+
+def _need_appends(original: Any, files: Any, registration: Any, state: Any) -> frozenset[str]:
+    if registration.state == "pending":
+        return frozenset(find_unfed(files, registration, state.names))
+    return original(files, registration, state)  # type: ignore[no-any-return]
 
 
 VIEW_RULES: Final = seen_with(
@@ -48,7 +55,31 @@ VIEW_RULES: Final = seen_with(
         early("feed.views:register_view", "feed.views:list_appends", list_appends),
         by="test_feeds.py::test_v3_what_is_there_when_the_registration_is_pending_is_skipped_and_all_later_is_fed",
     ),
+    breaks(
+        "V1",
+        "a feed does not say how far its backfill is",
+        instead("feed.feeds:advance_backfill", lambda backfilled, *, decided: (*backfilled,)),
+        by="test_view_backfill.py::test_a_view_begins_with_the_rows_of_its_source_and_goes_on_with_its_commits",
+    ),
+    breaks(
+        "V3",
+        "what a view begins with is not what it skips",
+        instead("feed.views:find_living", lambda files: find_living(tuple(files)[:-1])),
+        by="test_view_backfill.py::test_a_view_begins_with_the_rows_of_its_source_and_goes_on_with_its_commits",
+    ),
     breaks("V4", "the janitor does not ask for views", answers("clean.vacuum:find_wanted", frozenset())),
+    breaks(
+        "V4",
+        "what says the rows that a view begins with goes as if nobody needed it",
+        answers("feed.views:has_unfilled", False),
+        by="test_view_backfill.py::test_until_the_view_is_filled_the_log_files_that_say_its_rows_stay",
+    ),
+    breaks(
+        "V4",
+        "merges go while a view that begins with their rows is registered",
+        around("feed.views:find_needed", _need_appends),
+        by="test_view_backfill.py::test_a_merge_that_the_view_begins_with_does_not_go_before_the_registration_says_so",
+    ),
     breaks(
         "V5",
         "reasons that are not written down are forgotten by the next feed",

@@ -305,6 +305,13 @@ def _keep_what_is_to_go(_: Any, rows: list[int], change: Any) -> tuple[list[int]
     return kept, len(rows) - len(kept) if change.kind == "delete" else None
 
 
+def _look_once(original: Any, run: Any, log: Any) -> Any:
+    if getattr(run, "has_looked", False):
+        return None
+    run.has_looked = True
+    return original(run, log)
+
+
 def _remove_without_fence(table: Any, choose: Any, *, dry_run: bool = False) -> RemovalResult:
     view, paths = table.read_log(), table.paths
     chosen = _plan(table, view, choose)
@@ -370,6 +377,30 @@ CHANGE_RULES: Final = (
         "a deletion rewrites what it found before the fence",
         repeats("changes.row_changes:delete_rows", "changes.row_changes:_Run.find_hits"),
         profile="sleepychangers",
+    ),
+    breaks(
+        "M7",
+        "nobody looks whether a request was carried out",
+        answers("log.requests:ChangeRequestId.find_outcome", None),
+        by="test_change_requests.py::test_a_run_that_is_disturbed_at_any_call_can_be_repeated",
+    ),
+    breaks(
+        "M7",
+        "a request is looked for before the fence alone",
+        around("changes.row_changes:_Run.find_earlier", _look_once),
+        by="test_change_requests.py::test_a_request_that_another_run_carries_out_meanwhile_is_not_carried_out_again",
+    ),
+    breaks(
+        "M7",
+        "a merge does not carry what was asked for",
+        merge_log(lambda log, *_, **__: replace(log, requests={})),
+        by="test_change_requests.py::test_merges_and_vacuums_carry_it_on",
+    ),
+    breaks(
+        "M7",
+        "a request may be of any age",
+        answers("log.requests:ChangeRequestId.require_young", None),
+        by="test_change_requests.py::test_it_is_forgotten_when_nobody_may_repeat_it_any_more",
     ),
     breaks(
         "M4",

@@ -12,12 +12,12 @@ from typing import Final
 from uuid import UUID
 
 from icedb_log.changes.partition_removal import remove_partitions
-from icedb_log.changes.row_changes import delete_rows, rewrite_partitions
+from icedb_log.changes.row_changes import ChangeResult, delete_rows, rewrite_partitions
 from icedb_log.changes.table_changes import alter_table_config
 from icedb_log.clean.deletion import CHUNK_KEYS
 from icedb_log.clean.orphans import sweep_orphans
 from icedb_log.clean.vacuum import VacuumBounds, vacuum_table
-from icedb_log.clock import Clock
+from icedb_log.clock import Clock, make_uuid7_hex
 from icedb_log.commit.table import Acquired, Table, ignore_fence
 from icedb_log.errors import CommitConflict, CommitOutcomeUnknown, Fenced, InvalidRequest, NotFound, Unavailable
 from icedb_log.holds.leases import Lease
@@ -28,6 +28,7 @@ from icedb_log.jobs import MergeGroup
 from icedb_log.keys import TablePaths
 from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
+from icedb_log.log.requests import ChangeRequestId
 from icedb_log.merge.merge import merge_table
 from icedb_log.merge.merge_plan import MergeIndex, MergeLimits, MergeOptions
 from icedb_log.store.table_store import TableStore
@@ -60,6 +61,8 @@ _LATE: Final = ("merger", "changer")
 _MAX_ROWS: Final = 5
 _RECENT: Final = 4
 _RETRY_RATE: Final = 0.5
+_REPEAT_RATE: Final = 0.5
+"""How often a change that failed is asked for again, under its id."""
 _RESTS: Final = {"reader": 3, "janitor": 3, "changer": 6}
 """How much longer those rest who change nothing, or little, or much: steps are dear."""
 
@@ -244,45 +247,66 @@ def operate_for_ever(sim: Simulation, actor: Actor) -> None:
         try_run(sim, actor, partial(alter_table_config, TableStore(sim.store, PATHS), change, clock=clock))
 
 
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """A change that an actor asks for.
+
+    Attributes:
+        what: In words.
+        wants: Whether a row of a partition is to go.
+        partition: The partition, of what is not about all of them.
+        test: Which rows, of what is about rows.
+        request: Under which it is asked for, also again (M7).
+    """
+
+    what: str
+    wants: Callable[[str, int], bool]
+    partition: str
+    test: RowTest
+    request: ChangeRequestId
+
+
 def change_for_ever(sim: Simulation, actor: Actor) -> None:
-    """Delete some rows of all partitions, or of one; remove a partition, now and then."""
-    reader = sim.make_reader(SimClock(sim.world, actor.skew_ms))
+    """Delete some rows of all partitions, or of one; remove a partition, now and then; ask for what failed again."""
+    clock, own = SimClock(sim.world, actor.skew_ms), sim.world.make_rng(f"{actor.name} requests")
+    reader = sim.make_reader(clock)
+    failed: list[_Change] = []
     while True:
-        try_run(sim, actor, partial(_change, sim, actor, reader))
+        change = failed.pop() if failed and own.random() < _REPEAT_RATE else _draw_change(sim, clock, own)
+        failed = [change]
+        try_run(sim, actor, partial(_carry_out, sim, actor, reader, change, failed))
 
 
-def _change(sim: Simulation, actor: Actor, reader: LogReader) -> None:
-    rng, model = sim.world.rng, sim.model
+def _draw_change(sim: Simulation, clock: SimClock, own: random.Random) -> _Change:
+    rng = sim.world.rng
     dice = rng.random()
     partition = rng.choice(("p=a", "p=b"))
     modulus = rng.randint(2, 12)
     test = RowTest(modulus, rng.randrange(modulus))
     what, wants = _draw_intent(dice, partition, test)
-    intent = Intent(what, wants, frozenset(model.committed))
+    request_id = str(UUID(hex=make_uuid7_hex(clock.now_ms(), own.getrandbits(74))))
+    return _Change(what, wants, partition, test, ChangeRequestId.of(request_id, what))
+
+
+def _carry_out(sim: Simulation, actor: Actor, reader: LogReader, change: _Change, failed: list[_Change]) -> None:
+    model, what = sim.model, change.what
+    intent = Intent(what, change.wants, frozenset(model.committed))
     clock = IntentClock(sim.world, actor.skew_ms, intent=intent, intents=model.removed.intents)
-    changer = SimRowChanger(sim.store, clock)
+    table, sql = sim.open(clock, owner=actor.name, reader=reader), change.test.to_sql()
+    changer, result = SimRowChanger(sim.store, clock), ChangeResult()
     try:
         if what.startswith("delete"):
-            delete_rows(
-                sim.open(clock, owner=actor.name, reader=reader),
-                changer,
-                test.to_sql(),
-            )
+            result = delete_rows(table, changer, sql, request=change.request)
         elif what.startswith("rewrite"):
-            matches = PartitionMatcher((PartitionFilter.equals("p", partition[2:]),), _PARTITIONED)
-            rewrite_partitions(
-                sim.open(clock, owner=actor.name, reader=reader),
-                changer,
-                test.to_sql(),
-                matches=matches,
-            )
+            matches = PartitionMatcher((PartitionFilter.equals("p", change.partition[2:]),), _PARTITIONED)
+            result = rewrite_partitions(table, changer, sql, matches=matches, request=change.request)
         else:
-            remove_partitions(
-                sim.open(clock, owner=actor.name, reader=reader),
-                lambda _, infos: [info.path for info in infos if info.path == partition],
-            )
+            remove_partitions(table, lambda _, infos: [info.path for info in infos if info.path == change.partition])
     except InvalidRequest:
-        return  # it took too long (W3)
+        pass  # it took too long (W3), or its id is too old
+    failed.clear()
+    if result.is_repeated:
+        model.check_repeated(change.request.request_id, str(result.committed_key))
 
 
 def _draw_intent(dice: float, partition: str, test: RowTest) -> tuple[str, Callable[[str, int], bool]]:

@@ -15,7 +15,7 @@ from icedb_log.batch_ids import parse_batch_id_ms
 from icedb_log.clock import Clock
 from icedb_log.holds.leases import Lease
 from icedb_log.ingest.quarantine import is_reason
-from icedb_log.keys import parse_group_key, parse_staged_key
+from icedb_log.keys import log_name, parse_group_key, parse_staged_key
 from icedb_log.log.codec import decode_log_file, decode_log_head
 from icedb_log.log.fold import Snapshot
 from icedb_log.log.reader import LogHeadReader, LogReader
@@ -61,6 +61,7 @@ class SimModel:
         self.named: set[str] = set()
         self.dead: set[str] = set()
         self.committed: dict[str, int] = {}
+        self._carried_out: dict[str, str] = {}
         self.refused: dict[str, int] = {}
         self.retriable: set[str] = set()
         self.retried: set[str] = set()
@@ -156,6 +157,7 @@ class SimModel:
             raise Violation(f"{key} landed below {self._stable_ms}, a time that was said to be stable (R3)")
         self._grow_types(key, file)
         file = replace(file, batch_ids=(*file.batch_ids, *self._find_imported(file)))
+        self._answer_requests(key, ours)
         self._refuse_batches(key, file)
         self._commit_batches(key, file)
         self.landed.append(Landed(file.time_ms, file.batch_ids))
@@ -166,6 +168,16 @@ class SimModel:
                 raise Violation(f"{key} names {path}, which does not exist (W1, W3, J5)")
             (self.named if is_live else self.dead).add(path)
         self._check_truth(key, file.time_ms, commit_id=ours.commit_id or "")
+
+    def _answer_requests(self, key: str, log: LogFile) -> None:
+        for request_id, outcome in log.requests.items():
+            if outcome["log"] == log_name(key) and self._carried_out.setdefault(request_id, key) != key:
+                raise Violation(f"{key} carries request {request_id} out, as {self._carried_out[request_id]} did (M7)")
+
+    def check_repeated(self, request_id: str, key: str) -> None:
+        """Check what an actor is told that an earlier run of its request did."""
+        if self._carried_out.get(request_id) != key:
+            raise Violation(f"request {request_id} is said to have been carried out by {key} (M7)")
 
     def _on_staging_put(self, key: str, body: bytes) -> None:
         if parse_group_key(key) is not None:

@@ -1,6 +1,6 @@
 """A view in the simulation: who feeds it, and whether it gets each commit of its source once.
 
-It is the scenario ``feeders``.
+It is the scenario ``feeders``. In half of its schedules the view begins with the rows that the source has.
 """
 
 from collections.abc import Callable
@@ -14,6 +14,7 @@ from icedb_log.clean.vacuum import vacuum_table
 from icedb_log.clock import Clock
 from icedb_log.errors import InvalidRequest, NotFound
 from icedb_log.feed.feeds import FeedLimits, feed_view
+from icedb_log.feed.position import find_unfilled
 from icedb_log.feed.views import create_view, open_source
 from icedb_log.jobs import FeedJob, FeedOutput, RefusedCommit, SourceCommit
 from icedb_log.keys import log_name, parse_log_key
@@ -22,7 +23,7 @@ from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.merge.merge import merge_table
 from icedb_log.merge.merge_plan import MergeOptions
-from icedb_log.model import FileMarker
+from icedb_log.model import FileMarker, LogFile
 from icedb_log.store.object_store import ObjectStore, list_all
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import read_table_config
@@ -39,6 +40,8 @@ FEEDER: Final = "feeder"
 VIEW: Final = PATHS.sibling("view")
 _POISON: Final = 8
 """A view cannot take commits with rows of each so manyth batch."""
+_BACKFILL_RATE: Final = 0.5
+"""In so many schedules the view begins with the rows of its source."""
 _MAX_REST_RUNS: Final = 200
 
 
@@ -57,6 +60,10 @@ class ViewScenario(Scenario):
         self.skipped: set[str] | None = None
         self.fed: dict[int, str] = {}
         self.decided: set[str] = set()
+        self.base_files: dict[str, tuple[int, ...]] = {}
+        self._base_logs: frozenset[str] = frozenset()
+        self._backfilled: tuple[int, ...] = ()
+        self._source: dict[str, LogFile] = {}
         self._files: dict[str, tuple[int, ...]] = {}
         self._logs: set[str] = set()
         self._gone: set[str] = set()
@@ -82,9 +89,11 @@ class ViewScenario(Scenario):
         """Take note of an object that was just written."""
         if key.startswith((PATHS.data_prefix, VIEW.data_prefix)):
             self._files[key] = tuple(orjson.loads(body))
-        elif key.startswith(PATHS.log_prefix) and is_append(key, body):
-            rows = (row for marker in decode_log_file(key, body).markers for row in self._files[marker.path])
-            self.appended.setdefault(log_name(key), tuple(rows))
+        elif key.startswith(PATHS.log_prefix):
+            log = self._source[log_name(key)] = decode_log_file(key, body)
+            if is_append(key, body):
+                rows = (row for marker in log.markers for row in self._files[marker.path])
+                self.appended.setdefault(log_name(key), tuple(rows))
         elif key.startswith(VIEW.log_prefix):
             self._on_view_log(key, body)
         elif key == PATHS.view_key(VIEW.name):
@@ -95,6 +104,8 @@ class ViewScenario(Scenario):
         name = log_name(key)
         if key.startswith(PATHS.log_prefix) and self.wants(name):
             raise Violation(f"{key} is deleted, but the view has not taken it (V4)")
+        if key.startswith(PATHS.log_prefix) and name in self._base_logs and self._is_filling:
+            raise Violation(f"{key} is deleted, but the view has not taken all that it begins with (V4)")
         self._gone.add(name)
 
     def wants(self, name: str) -> bool:
@@ -106,7 +117,19 @@ class ViewScenario(Scenario):
     def expected_rows(self) -> set[int]:
         """Return the rows that the view has to have in the end."""
         names = self.appended.keys() - (self.skipped or set())
-        return {row for name in names if not _is_poisoned(self.appended[name]) for row in self.appended[name]}
+        parts = (*(self.appended[name] for name in names), *self.base_files.values())
+        return {row for rows in parts if not _is_poisoned(rows) for row in rows}
+
+    def refused(self) -> set[str]:
+        """Return what the view refuses in the end, by the names of the records."""
+        names = self.appended.keys() - (self.skipped or set())
+        refused = {name for name in names if _is_poisoned(self.appended[name])}
+        rows = (self.base_files[path] for path in sorted(self.base_files, reverse=True))
+        return refused | {f"file-{place}" for place, each in enumerate(rows) if _is_poisoned(each)}
+
+    @property
+    def _is_filling(self) -> bool:
+        return any(True for _ in find_unfilled(self._backfilled, len(self.base_files)))
 
     def _on_registration(self, registration: dict[str, Any]) -> None:
         if self.skipped is not None:
@@ -116,6 +139,23 @@ class ViewScenario(Scenario):
         else:
             # What was there before the view, and went before anybody could list it, is skipped, too.
             self.skipped = {*registration["skip"], *(self._gone & self._before)}
+            if registration["backfill"]:
+                self._begin(registration["base"])
+
+    def _begin(self, base: list[str]) -> None:
+        """Take note of the rows that the view begins with: all that were appended by then, and not removed."""
+        logs = [self._source[name] for name in base]
+        dead = {marker.path for log in logs for marker in log.markers if not marker.is_live}
+        live = {marker.path for log in logs for marker in log.markers if marker.is_live} - dead
+        self._base_logs = frozenset(base)
+        self.base_files = {path: self._files[path] for path in live}
+        rows = [row for each in self.base_files.values() for row in each]
+        before = {row for name in (self.skipped or set()) & self.appended.keys() for row in self.appended[name]}
+        if len(rows) != len(set(rows)) or not before.issuperset(rows):
+            raise Violation("the view begins with rows that are there twice, or are fed as well (V3)")
+        lost = before.difference(rows) - self.surroundings.model.removed.rows
+        if lost:
+            raise Violation(f"the view neither begins with rows {sorted(lost)[:3]} nor is fed them (V3)")
 
     def _on_view_log(self, key: str, body: bytes) -> None:
         log = decode_log_file(key, body)
@@ -130,7 +170,9 @@ class ViewScenario(Scenario):
                 if row not in known:
                     raise Violation(f"row {row} is fed by {key}, but is none of the view's (V3, V5)")
                 self.fed[row] = key
-        self.decided.update(log.feed.names if log.feed is not None else ())
+        if log.feed is not None:
+            self.decided.update(log.feed.names)
+            self._backfilled = log.feed.backfilled
 
 
 class SimViewFeeder:
@@ -211,7 +253,7 @@ def check_view(sim: Simulation, watch: ViewScenario) -> None:
     if sorted(rows) != sorted(expected):
         wrong = sorted(set(rows) ^ expected)
         raise Violation(f"at rest the view has {len(rows)} rows instead of {len(expected)}, e.g. {wrong[:3]} (V1)")
-    refused = {name for name in watch.appended.keys() - (watch.skipped or set()) if _is_poisoned(watch.appended[name])}
+    refused = watch.refused()
     recorded = {
         log_name(info.key).removesuffix(".json") for info in list_all(sim.store.inner, VIEW.refused_prefix).objects
     }
@@ -241,6 +283,7 @@ def _feed(sim: Simulation, clock: SimClock, readers: FeedReaders, owner: str, *,
 
 def _create(sim: Simulation, clock: SimClock) -> None:
     fields = {**dict(sim.world.settings.config), "name": VIEW.name, "view_of": PATHS.name, "view_query": "_rows"}
+    fields["view_backfill"] = "on" if sim.world.make_rng("view").random() < _BACKFILL_RATE else "off"
     try:
         create_view(TableStore(sim.store, VIEW), TableConfig.create(**fields), clock=clock)
     except InvalidRequest:

@@ -16,6 +16,7 @@ from icedb_log.ingest.flush import FlushLimits, FlushResult, flush_table
 from icedb_log.ingest.staging import stage_batch
 from icedb_log.log.fold import Snapshot, fold
 from icedb_log.log.reader import LogReader
+from icedb_log.log.requests import ChangeRequestId
 from icedb_log.merge.merge import MergeResult, merge_table
 from icedb_log.merge.merge_plan import MergeLimits, MergeOptions
 from icedb_log.model import LogView
@@ -129,19 +130,32 @@ class SmallTable(TableStore):
         self.clock.advance(1)
         return result
 
-    def delete(self, condition: str, *, dry_run: bool = False, changer: RowFileChanger | None = None) -> ChangeResult:
+    def delete(
+        self,
+        condition: str,
+        *,
+        dry_run: bool = False,
+        changer: RowFileChanger | None = None,
+        request: ChangeRequestId | None = None,
+    ) -> ChangeResult:
         """Delete rows once."""
         result = delete_rows(
             self.opened("delete"),
             changer or RowFileChanger(self.store, self.clock, self._has_footers),
             condition,
             dry_run=dry_run,
+            request=request,
         )
         self.clock.advance(1)
         return result
 
     def rewrite(
-        self, query: str, *filters: str, dry_run: bool = False, changer: RowFileChanger | None = None
+        self,
+        query: str,
+        *filters: str,
+        dry_run: bool = False,
+        changer: RowFileChanger | None = None,
+        request: ChangeRequestId | None = None,
     ) -> ChangeResult:
         """Rewrite partitions once; ``filters`` as :func:`parse_partition_filters` takes them."""
         result = rewrite_partitions(
@@ -150,6 +164,7 @@ class SmallTable(TableStore):
             query,
             matches=PartitionMatcher(parse_partition_filters(filters), self.config),
             dry_run=dry_run,
+            request=request,
         )
         self.clock.advance(1)
         return result

@@ -4,12 +4,14 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
 import typer
-from icedb_log.errors import InvalidRequest
+from icedb_log.clock import new_batch_id
+from icedb_log.errors import IceDBError, InvalidRequest
 from icedb_log.names import MERGE_CHANGE
 from icedb_log.table.partitions import PartitionMatcher, parse_partition_filters
 
 from icedb.cli.output import format_bytes, format_count, print_line, print_note, print_pairs, print_table
 from icedb.cli.runner import (
+    INVALID,
     OK,
     Run,
     TableName,
@@ -33,6 +35,16 @@ DryRun = Annotated[
 ]
 
 
+RequestId = Annotated[
+    str | None,
+    typer.Option(
+        "--id",
+        metavar="ID",
+        help="The id that an earlier run of this command named: if that one changed the rows, its result is shown.",
+    ),
+]
+
+
 @command(timeout="30m")
 def delete(
     run: Run,
@@ -40,6 +52,7 @@ def delete(
     table: TableName,
     where: str = option("--where", "SQL: rows for which it is true are deleted. Or @FILE.", ..., metavar="CONDITION"),
     dry_run: DryRun = False,
+    request_id: RequestId = None,
     yes: YesFlag = False,
 ) -> None:
     """Delete rows by a condition, in all partitions, in one commit. Rows for which it is NULL stay.
@@ -59,7 +72,7 @@ def delete(
             _show_figures(result)
             question = f"Delete {format_count(result['rows_removed'])} rows of table {table} for good?"
             confirm(question, unasked=UNASKED, declined="nothing was deleted")
-        result = _ask(run, table, arguments)
+        result = _ask(run, table, arguments, request_id=request_id)
     run.answer(result, lambda: _show(result))
 
 
@@ -76,10 +89,12 @@ def rewrite(
     ),
     all_partitions: bool = flag("--all", "Every partition of the table, instead of --partition."),
     dry_run: DryRun = False,
+    request_id: RequestId = None,
 ) -> None:
     """Replace the rows of partitions by the result of a query over them, in one commit.
 
     The query runs for each partition on its own, and must leave its rows there. Columns that it leaves out are NULL.
+    A command that got no answer is repeated with the --id that it named: so the query never runs on its own result.
     """
     texts = partition or []
     if bool(texts) == all_partitions:
@@ -88,12 +103,14 @@ def rewrite(
     if dry_run:
         arguments["dry_run"] = True
     PartitionMatcher(parse_partition_filters(texts), run.client.table_config(table))
-    result = _ask(run, table, arguments)
+    result = _ask(run, table, arguments, request_id=request_id)
     run.answer(result, lambda: _show(result))
 
 
-def _ask(run: Run, table: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def _ask(run: Run, table: str, arguments: Mapping[str, Any], *, request_id: str | None = None) -> dict[str, Any]:
     """Return the worker's result. While another run holds the table it is asked again.
+
+    What changes rows is asked for under an id, a fresh one if not given, so that whoever gets no answer can ask again.
 
     Raises:
         TimedOut: No result in time.
@@ -101,15 +118,30 @@ def _ask(run: Run, table: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         typer.Exit: The task ended badly; the error is printed.
     """
     clock = run.clock
-    task = run.task(MERGE_CHANGE, table, arguments, title=f"{arguments['kind']} on table {table}")
+    words: dict[str, str] = {"title": f"{arguments['kind']} on table {table}"}
+    again = ""
+    if not arguments.get("dry_run"):
+        request_id = request_id or new_batch_id(clock)
+        arguments = {**arguments, "request_id": request_id}
+        again = f"to know what came of it, repeat it with --id {request_id}: the rows change once"
+        words["note"] = f"waiting for a worker: {arguments['kind']} --id {request_id}"
+    task = run.task(MERGE_CHANGE, table, arguments, **words)
     deadline_ms = clock.monotonic_ms() + run.timeout_ms
     while True:
-        result = task.ask(max(1, deadline_ms - clock.monotonic_ms()))
+        try:
+            result = task.ask(max(1, deadline_ms - clock.monotonic_ms()))
+        except IceDBError as error:
+            if again and not isinstance(error, InvalidRequest):
+                print_note(again)
+            raise
         outcome = str(result.get("outcome"))
         if outcome != "busy" or clock.monotonic_ms() + BUSY_PAUSE_MS >= deadline_ms:
             break
         clock.sleep_ms(BUSY_PAUSE_MS)
-    if outcome_exit_code(outcome) != OK:
+    code = outcome_exit_code(outcome)
+    if code != OK:
+        if again and code != INVALID:
+            print_note(again)
         task.finish(result)
     return result
 
@@ -117,6 +149,8 @@ def _ask(run: Run, table: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
 def _show(result: Mapping[str, Any]) -> None:
     if result["files_rewritten"]:
         _show_figures(result)
+        if result.get("repeated"):
+            print_note("an earlier run of this command has done it; nothing was changed now")
         return
     counted = f"; rows were counted in {format_count(result['files_scanned'])} files" if _is_delete(result) else ""
     what = "no such row" if _is_delete(result) else "no such partition"

@@ -138,9 +138,17 @@ def _format_lost(state: TableStatus) -> str:
 
 def _format_view(view: ViewLag) -> str:
     text = f"of {view.source}: {view.state}"
+    if view.backfill_files:
+        text += f", {format_backfill(view)}"
     if view.waiting_commits:
         text += f", {count_of(view.waiting_commits, 'commit')} behind, the oldest for {format_span(view.lag_ms)}"
     return f"{text}, {count_of(view.refused_commits, 'commit')} refused" if view.refused_commits else text
+
+
+def format_backfill(view: ViewLag) -> str:
+    """Return how far a view is that begins with the rows of its source, and has not all of them yet."""
+    done, total = format_count(view.backfilled_files), count_of(view.backfill_files, "data file")
+    return f"backfill {done} of {total}"
 
 
 def format_staged(state: TableStatus) -> str:

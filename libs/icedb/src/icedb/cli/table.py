@@ -116,7 +116,7 @@ def create(
                 f"table {name!r} exists with another configuration; see `icedb table show {name}`"
             ) from None
         if config.view_of is not None:  # its creation may have stopped halfway
-            register_view(source_of(place, config), name, clock=run.clock)
+            register_view(source_of(place, config), name, clock=run.clock, backfill=config.has_backfill)
     run.answer(
         {"table": name, "created": is_new, "config": config.model_dump(mode="json")},
         lambda: _show_created(run, config, is_new=is_new),
@@ -172,6 +172,7 @@ def alter(
     before = run.client.table_config(name)
     if change.get("merge_query") is not None:
         others: dict[str, Any] = {"insert_query": None, "source": {}, "view_of": None, "view_query": None}
+        others["view_backfill"] = "off"
         _check_queries(
             run,
             plan_change(before, change).model_copy(update=others),

@@ -9,6 +9,7 @@ from rich.markup import escape
 
 from icedb.cli.output import format_span, print_error, print_line, print_note, print_table
 from icedb.cli.runner import Run, argument, command, option
+from icedb.cli.status_figures import format_backfill
 
 
 @command(records="views")
@@ -23,16 +24,18 @@ def views(
 ) -> None:
     """List the views of a table: whether they are fed, and what they have still to take; stop and start feeding one.
 
-    A detached view keeps its rows. What is committed to the table while it is detached stays out of it.
+    A detached view keeps its rows. What is committed to the table while it is detached stays out of it, and so does
+    what it has not taken by then of the rows that it began with.
     """
     if attach and detach:
         raise InvalidRequest("give --attach or --detach, not both")
     if attach:
-        fed_by = source_of(run.place(attach), run.client.table_config(attach))
+        config = run.client.table_config(attach)
+        fed_by = source_of(run.place(attach), config)
         if fed_by.name != source:
             raise InvalidRequest(f"view {attach} is fed by table {fed_by.name}, not by {source}")
         run.client.table_config(source)
-        register_view(fed_by, attach, clock=run.clock, is_new=True)
+        register_view(fed_by, attach, clock=run.clock, is_new=True, backfill=config.has_backfill)
         print_note(f"view {attach} is fed by {source}, with what is committed from now on")
     elif detach:
         is_changed = detach_view(run.place(source), detach, clock=run.clock)
@@ -53,7 +56,7 @@ def _show(source: str, lags: Sequence[ViewLag], why: Mapping[str, str | None]) -
         (
             (
                 lag.view,
-                lag.state,
+                f"{lag.state}, {format_backfill(lag)}" if lag.backfill_files else lag.state,
                 lag.waiting_commits,
                 format_span(lag.lag_ms) if lag.waiting_commits else None,
                 lag.refused_commits,

@@ -37,7 +37,7 @@ from icedb_log.errors import (
     Unavailable,
     crashes_told,
 )
-from icedb_log.feed.views import find_unfed, read_feed_state, read_registration, source_of
+from icedb_log.feed.views import find_needed, read_feed_state, read_registration, source_of
 from icedb_log.holds.leases import Lease, acquire_lease, release_lease, renew_lease
 from icedb_log.keys import ROLES, Role, first_id_of, log_name
 from icedb_log.log.codec import encode_log_file
@@ -396,11 +396,11 @@ def _find_unfed(
     registration = read_registration(source, view.name)
     if registration is None:
         return frozenset()
-    taken, log = read_feed_state(states[view.name].view).names, states[source.name].view
+    taken, log = read_feed_state(states[view.name].view), states[source.name].view
     kept = {log_name(file.key) for file in log.files}
-    if not kept.issuperset(find_unfed(before[source.name].files, registration, taken)):
+    if not kept.issuperset(find_needed(before[source.name].files, registration, taken)):
         return None
-    return frozenset(source.paths.named_log_key(name) for name in find_unfed(log.files, registration, taken))
+    return frozenset(source.paths.named_log_key(name) for name in find_needed(log.files, registration, taken))
 
 
 @dataclass(frozen=True, slots=True)

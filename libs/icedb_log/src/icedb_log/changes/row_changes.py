@@ -4,6 +4,8 @@ Both are one run under the fence of ``merge`` and one commit over all partitions
 for has happened, or nothing. Live data files are never edited: those that change are exchanged for new ones, and
 whatever else stands in the log files that name the inputs is carried. A run that dies leaves orphans only (J5).
 
+A request that has an id is carried out once: its commit says so, and whoever asks again is told what it did (M7).
+
 A deletion is counted three times: by file before anything is written, by the engine while it writes, and by the
 rows that are left. Data files never change, so that what was counted before the fence was acquired still holds;
 only files that came later are counted under it.
@@ -12,16 +14,18 @@ only files that came later are counted under it.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from icedb_log.changes.partition_removal import by_partition
 from icedb_log.commit.exchange import ExchangeCommit
 from icedb_log.commit.table import Table
 from icedb_log.errors import InvalidRequest, InvariantViolated
 from icedb_log.jobs import CountJob, MergedGroup, MergeGroup, RowChange, RowChanger
+from icedb_log.keys import TablePaths, parse_log_name
 from icedb_log.log.fold import Snapshot, fold
+from icedb_log.log.requests import ChangeRequestId, Outcomes
 from icedb_log.merge.merge_policy import pack
-from icedb_log.model import FileMarker
+from icedb_log.model import EMPTY, FileMarker, LogView
 from icedb_log.table.partitions import PartitionMatcher, read_partition_values
 
 _T = TypeVar("_T")
@@ -54,6 +58,8 @@ class ChangeResult:
         removed_paths: Data files that died, ascending.
         input_bytes: Bytes of the dead ones.
         output_bytes: Bytes of the new ones.
+        partition_count: Partitions that changed.
+        is_repeated: Whether an earlier run of the same request did it: paths and partitions are not known any more.
     """
 
     committed_key: str | None = None
@@ -68,6 +74,19 @@ class ChangeResult:
     removed_paths: tuple[str, ...] = ()
     input_bytes: int = 0
     output_bytes: int = 0
+    partition_count: int = 0
+    is_repeated: bool = False
+
+    @classmethod
+    def of_earlier(cls, paths: TablePaths, outcome: Mapping[str, Any]) -> Self:
+        """Return what the log says of a request that was carried out."""
+        name = str(outcome["log"])
+        return cls(
+            committed_key=paths.named_log_key(name),
+            commit_ms=parse_log_name(name).time_ms,
+            **{field: outcome[wire] for field, wire in _REMEMBERED.items() if wire in outcome},
+            is_repeated=True,
+        )
 
     @property
     def is_idle(self) -> bool:
@@ -84,13 +103,26 @@ class ChangeResult:
             **scanned,
             "files_rewritten": self.file_count,
             "files_written": self.output_count,
-            "partitions": len(self.partitions),
+            "partitions": self.partition_count,
             "bytes_in": self.input_bytes,
             "bytes_out": self.output_bytes,
             "committed_key": self.committed_key,
             "paths": list(self.partitions[:MAX_NAMED_PARTITIONS]),
+            "repeated": self.is_repeated,
         }
 
+
+_REMEMBERED: Final = {
+    "rows_removed": "rows_removed",
+    "rows_read": "rows_read",
+    "scanned_count": "files_scanned",
+    "file_count": "files_rewritten",
+    "output_count": "files_written",
+    "partition_count": "partitions",
+    "input_bytes": "bytes_in",
+    "output_bytes": "bytes_out",
+}
+"""What the log remembers of a request: fields of the result, and their names in the result of a task."""
 
 NoteGroups = Callable[[str, int, Sequence[MergedGroup]], object]
 """Told, before anybody can commit it, of the commit id, when the first data file was begun (unix ms by this host's
@@ -98,7 +130,13 @@ clock), and all groups that are rewritten by now."""
 
 
 def delete_rows(
-    table: Table, changer: RowChanger, condition: str, *, dry_run: bool = False, note: NoteGroups | None = None
+    table: Table,
+    changer: RowChanger,
+    condition: str,
+    *,
+    dry_run: bool = False,
+    note: NoteGroups | None = None,
+    request: ChangeRequestId | None = None,
 ) -> ChangeResult:
     """Delete the rows for which a condition is true, in all partitions, in one commit.
 
@@ -112,10 +150,12 @@ def delete_rows(
         condition: SQL over the table's columns; rows for which it is false or null stay.
         dry_run: Count only: no fence, nothing written.
         note: Called after each job that has rewritten files; what it raises ends the run, and nothing is changed.
+        request: What tells the request from others: repeated within a day, it says what the first one did (M7).
 
     Raises:
         InvalidRequest: The condition does not fit the table, or the files cannot be rewritten in the time that a
-            commit may take (W3; :class:`ChangeTooLarge`); nothing was changed.
+            commit may take (W3; :class:`ChangeTooLarge`), or the id is too old, or another change's; nothing was
+            changed.
         NotFound: A live data file is missing.
         Fenced: Another run took over; drop the job.
         CommitConflict: The commit certainly did not land; run again.
@@ -123,13 +163,18 @@ def delete_rows(
         HaltError: The table needs a person; also if the counts disagree, and then nothing was committed.
         Unavailable: A server did not answer.
     """
-    run = _Run(table, changer, RowChange("delete", condition), note)
-    snapshot = fold(table.read_log())
+    run = _Run(table, changer, RowChange("delete", condition), note, request=request)
+    log = table.read_log()
+    if (earlier := run.find_earlier(log)) is not None:
+        return earlier
+    snapshot = fold(log)
     run.check(snapshot)
     hits = run.find_hits(snapshot)
     if dry_run or not hits:
         return run.describe(hits)
     with ExchangeCommit(table) as commit:
+        if (earlier := run.find_earlier(commit.view)) is not None:
+            return earlier
         run.check(commit.snapshot)
         merged: list[MergedGroup] = []
         for group in run.rewrite(commit, _pack_hits(table, run.find_hits(commit.snapshot))):
@@ -139,12 +184,18 @@ def delete_rows(
 
 
 def rewrite_partitions(
-    table: Table, changer: RowChanger, query: str, *, matches: PartitionMatcher, dry_run: bool = False
+    table: Table,
+    changer: RowChanger,
+    query: str,
+    *,
+    matches: PartitionMatcher,
+    dry_run: bool = False,
+    request: ChangeRequestId | None = None,
 ) -> ChangeResult:
     """Replace the rows of partitions by what a query makes of them, in one commit.
 
-    The query sees all rows of one partition, and runs once for each. One that leaves no rows writes no file. Not
-    idempotent: the query runs on its own result if it is asked for again.
+    The query sees all rows of one partition, and runs once for each. One that leaves no rows writes no file. Idempotent
+    with a ``request``; without one the query runs on its own result if it is asked for again.
 
     Args:
         table: The table.
@@ -152,19 +203,25 @@ def rewrite_partitions(
         query: SQL over ``_rows``.
         matches: Which partitions.
         dry_run: Say which files would be rewritten: no fence, nothing written, the query is checked but does not run.
+        request: As of :func:`delete_rows`.
 
     Raises:
-        InvalidRequest: The query does not fit the table, or cannot be done in the time that a commit may take (W3);
-            nothing was changed.
+        InvalidRequest: The query does not fit the table, or cannot be done in the time that a commit may take (W3), or
+            the id is too old or another change's; nothing was changed.
         IceDBError: As :func:`delete_rows`.
     """
-    run = _Run(table, changer, RowChange("rewrite", query))
-    snapshot = fold(table.read_log())
+    run = _Run(table, changer, RowChange("rewrite", query), request=request)
+    log = table.read_log()
+    if (earlier := run.find_earlier(log)) is not None:
+        return earlier
+    snapshot = fold(log)
     run.check(snapshot)
     groups = _whole_partitions(table, snapshot, matches)
     if dry_run or not groups:
         return run.describe([marker for group in groups for marker in group.inputs])
     with ExchangeCommit(table) as commit:
+        if (earlier := run.find_earlier(commit.view)) is not None:
+            return earlier
         run.check(commit.snapshot)
         return run.land(commit, list(run.rewrite(commit, _whole_partitions(table, commit.snapshot, matches))))
 
@@ -181,14 +238,40 @@ class _Run:
             change. How a condition reads them does, when a column becomes wider: then all are counted again.
     """
 
-    def __init__(self, table: Table, changer: RowChanger, change: RowChange, note: NoteGroups | None = None) -> None:
+    def __init__(
+        self,
+        table: Table,
+        changer: RowChanger,
+        change: RowChange,
+        note: NoteGroups | None = None,
+        *,
+        request: ChangeRequestId | None = None,
+    ) -> None:
         self.table: Final = table
         self.changer: Final = changer
         self.change: Final = change
         self.counts: Final[dict[str, int]] = {}
         self._note: Final = note
+        self._request: Final = request
         self._checked_schema: Mapping[str, str] | None = None
         self._counted_schema: Mapping[str, str] = {}
+
+    def find_earlier(self, log: LogView) -> ChangeResult | None:
+        """Return what the request did before, if it did (M7).
+
+        WARN: what counts is the log as it is read under the fence. Before it: this run looks, another run of the same
+        request commits, and this one's query runs on the result.
+
+        Raises:
+            InvalidRequest: Nobody can tell any more, or its id is that of another change.
+        """
+        if self._request is None:
+            return None
+        outcome = self._request.find_outcome(log)
+        if outcome is None:
+            self._request.require_young(log)
+            return None
+        return ChangeResult.of_earlier(self.table.paths, outcome)
 
     def check(self, snapshot: Snapshot) -> None:
         """Let the engine check the change, once for each schema. Raises InvalidRequest."""
@@ -244,12 +327,14 @@ class _Run:
 
     def describe(self, inputs: Sequence[FileMarker]) -> ChangeResult:
         """Say what becomes of some files, before that."""
+        partitions = tuple(sorted({self.table.paths.partition_of(marker.path) for marker in inputs}))
         return ChangeResult(
             file_count=len(inputs),
             rows_read=sum(marker.row_count or 0 for marker in inputs),
             rows_removed=sum(self.counts.get(marker.path, 0) for marker in inputs),
             scanned_count=len(self.counts) if self.change.kind == "delete" else None,
-            partitions=tuple(sorted({self.table.paths.partition_of(marker.path) for marker in inputs})),
+            partitions=partitions,
+            partition_count=len(partitions),
             removed_paths=tuple(sorted(marker.path for marker in inputs)),
             input_bytes=sum(marker.size_bytes for marker in inputs),
         )
@@ -259,19 +344,26 @@ class _Run:
         found = self.describe([marker for group in merged for marker in group.group.inputs])
         if not merged:
             return found  # another run has removed what was there before the fence
-        committed = commit.land(merged, change=self.change.kind)
         outputs = [marker for group in merged for marker in group.outputs]
         rows_read = sum(group.rows_read for group in merged)
-        return replace(
+        made = replace(
             found,
-            committed_key=committed.key,
-            commit_ms=committed.time_ms,
             output_count=len(outputs),
             rows_read=rows_read,
             rows_removed=rows_read - sum(marker.row_count or 0 for marker in outputs),
             misfit_count=sum(group.misfit_count for group in merged),
             output_bytes=sum(marker.size_bytes for marker in outputs),
         )
+        committed = commit.land(merged, change=self.change.kind, requests=self._describe_outcome(made))
+        return replace(made, committed_key=committed.key, commit_ms=committed.time_ms)
+
+    def _describe_outcome(self, made: ChangeResult) -> Outcomes:
+        """Return what the log is to remember (M7)."""
+        if self._request is None:
+            return EMPTY
+        details = made.details()
+        figures = {name: details[name] for name in _REMEMBERED.values() if name in details}
+        return {self._request.request_id: {"of": self._request.digest, **figures}}
 
 
 def _pack_hits(table: Table, hits: Iterable[FileMarker]) -> list[MergeGroup]:

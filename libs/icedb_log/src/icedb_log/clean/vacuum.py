@@ -44,7 +44,7 @@ from icedb_log.holds.stored_holds import HoldReader
 from icedb_log.ingest.quarantine import resolve_duplicate
 from icedb_log.ingest.staging import find_staged
 from icedb_log.jobs import StagedBatch
-from icedb_log.keys import TablePaths, log_name, parse_log_key
+from icedb_log.keys import TablePaths, log_name
 from icedb_log.log.codec import encode_log_file
 from icedb_log.log.fold import find_lost
 from icedb_log.log.markers import markers_of
@@ -180,7 +180,7 @@ def vacuum_table(
         holds = read_holds(table, view=view, config=config, reader=caches.holds)
     with phase("plan"):
         plan = plan_vacuum(view, config=config, holds=holds)
-    if any(not parse_log_key(key).is_merged for key in plan.log_keys):
+    if plan.log_keys:
         # WARN: V4: after the log, for the same reason: a view is registered and a commit lands while the janitor stalls
         # between the two reads, is merged and gets old, and the plan knows the commit but not the view.
         wanted = find_wanted(table, view, read_view=caches.read_view or table.reader.of_table)

@@ -16,9 +16,11 @@ from icedb_log.commit.merge_log import build_merge_log
 from icedb_log.commit.table import Table
 from icedb_log.errors import CorruptLog, IceDBError, InvariantViolated, NotFound, Unavailable
 from icedb_log.jobs import GroupMerger, MergedGroup, MergeGroup, MergeJob, RowChange
+from icedb_log.keys import log_name
 from icedb_log.log.fold import Snapshot, fold, union_schema
+from icedb_log.log.requests import Outcomes
 from icedb_log.log.state import LogState
-from icedb_log.model import LogChange, LogView
+from icedb_log.model import EMPTY, LogChange, LogView
 from icedb_log.phases import phase
 from icedb_log.table.stored_config import read_table_config
 
@@ -121,6 +123,7 @@ class ExchangeCommit(Commit):
         *,
         folded_log_keys: Iterable[str] | None = None,
         change: LogChange = "merge",
+        requests: Outcomes = EMPTY,
     ) -> Exchanged:
         """Check and commit, and let the fence go.
 
@@ -129,6 +132,7 @@ class ExchangeCommit(Commit):
             folded_log_keys: Log files that the commit folds (M1); ``None``: all that name an input, so that nothing but
                 the grace period keeps what was removed.
             change: What the commit does with rows (M3).
+            requests: What it is the answer to, by the request's id (M7); the name of its log file is added.
 
         Raises:
             Fenced: Another run took over; drop the job.
@@ -156,6 +160,8 @@ class ExchangeCommit(Commit):
                 promoted_count=len(config.promoted),
             )
             key = paths.log_key(time_ms=log.time_ms, commit_id=self.commit_id, is_merged=True)
+            made = {request_id: {**outcome, "log": log_name(key)} for request_id, outcome in requests.items()}
+            log = replace(log, requests={**log.requests, **made})
             require_merge(paths, self.state, log, merged=merged, commit_key=key, shown=shown)
             require_promoted(paths, config, log.schema, [marker for group in merged for marker in group.outputs])
             self.table.check_alive()

@@ -15,6 +15,7 @@ from icedb_log.keys import TablePaths, parse_log_key
 from icedb_log.log.fold import fold_live_paths, newest_feed, union_schema
 from icedb_log.log.live_files import Named, is_live
 from icedb_log.log.markers import INDEX_BITS, markers_of
+from icedb_log.log.requests import find_requests
 from icedb_log.log.state import LogState
 from icedb_log.log.widening import LoggedSchema, find_bad_widening
 from icedb_log.model import EMPTY, FileMarker, ListedLogFile, LogFile, LogHeads, LogView, Widening
@@ -108,6 +109,9 @@ def require_merge(
     require_schema_carried(paths, log, known=known)
     if newest_feed(file.log.feed for file in (*remaining, new)) != newest_feed(file.log.feed for file in view.files):
         raise InvariantViolated(f"table {paths.name}: the merge forgets what the view has taken of its source (V1)")
+    known_ids = find_requests(view.files, now_ms=view.store_now_ms)
+    if lost := known_ids.keys() - find_requests((*remaining, new), now_ms=view.store_now_ms).keys():
+        raise InvariantViolated(f"table {paths.name}: the merge forgets that request {min(lost)} was carried out (M7)")
     _require_order(paths, view, log, commit_key=commit_key)
 
 

@@ -11,6 +11,7 @@ from icedb_log.jobs import MergedGroup
 from icedb_log.keys import parse_log_key
 from icedb_log.log.fold import find_rebuilt, newest_feed, read_horizon_ms, union_schema
 from icedb_log.log.markers import INDEX_BITS, INDEX_MASK
+from icedb_log.log.requests import find_requests
 from icedb_log.log.state import LogState
 from icedb_log.log.widening import LoggedSchema, state_inexact
 from icedb_log.model import EMPTY, FileMarker, ListedLogFile, LogChange, LogFile, LogTombstone
@@ -68,6 +69,7 @@ def build_merge_log(
         feed=newest_feed(file.log.feed for file in folded),
         change=change,
         rebuilt=find_rebuilt(folded),
+        requests=find_requests(folded, now_ms=view.store_now_ms),
         extra=extra,
         promoted_count=max((promoted_count, *(file.log.promoted_count for file in view.files))),
     )

@@ -4,10 +4,15 @@ A feed is to a view what a flush is to other tables, with the source's log in th
 ``ingest`` fence it takes the source's commits that no feed took before, oldest first, and commits their rows together
 with their names. The rows are written by a :class:`~icedb_log.jobs.ViewFeeder`; everything that decides is
 here. Safe under any number of concurrent feeds, flushes, merges and janitors, without any lock.
+
+A view that begins with the rows of its source takes the data files of its backfill in the same commits, behind what was
+appended since, as far as the bounds of a feed allow: each file as if a commit had added it alone. The order of the
+files never changes, so that the places of those that are taken say all (V1).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Final
 
 import orjson
@@ -16,13 +21,15 @@ from icedb_log.commit.commit import Added, AppendCommit
 from icedb_log.commit.invariants import MAX_LOG_FILES
 from icedb_log.commit.table import Table
 from icedb_log.errors import CommitOutcomeUnknown, CorruptLog, NotFound, PreconditionFailed, Unavailable
-from icedb_log.feed.position import advance
+from icedb_log.feed.position import advance, advance_backfill, find_missing, find_unfilled, fold_some
 from icedb_log.feed.views import (
     Registration,
     find_unfed,
     find_unrecorded,
+    has_unfilled,
     read_append,
     read_feed_state,
+    read_registration,
     register_view,
     unite_source_schema,
 )
@@ -35,11 +42,14 @@ from icedb_log.jobs import (
     require_commits_accounted,
 )
 from icedb_log.keys import log_name
-from icedb_log.model import FeedState, LogHeads
+from icedb_log.model import FeedState, FileMarker, LogHeads
 from icedb_log.units import MIB
 
 MAX_REASONS: Final = 20
 """Refused commits that the result of a task names; all of them lie below the view's ``_icedb/refused/``."""
+_FILE: Final = "file-"
+"""With its place behind it the name of a data file of the backfill; no log file has such a name."""
+_REMEDY: Final = "Restore it, or detach the view: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +57,14 @@ class FeedLimits:
     """Bounds of one feed.
 
     Attributes:
-        max_commits: Commits of the source that one commit of the view takes.
-        max_bytes: Bytes of their data files; a single commit may exceed it.
+        max_commits: Commits of the source, and data files of the backfill, that one commit of the view takes.
+        max_bytes: Bytes of their data files; a single commit or file may exceed it.
+        max_backfill_bytes: Bytes of data files of the backfill: it has no hurry, and others wait for the worker.
     """
 
     max_commits: int = 256
     max_bytes: int = 1024 * MIB
+    max_backfill_bytes: int = 256 * MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,19 +74,22 @@ class FeedResult:
     Attributes:
         committed_key: Log file of the view's commit; ``None`` if there was nothing to take.
         commit_count: Commits of the source whose rows the view has now.
-        rows_read: Their rows.
+        backfilled_count: Data files of the backfill whose rows it has now.
+        rows_read: The rows of both.
         row_count: Rows that the query made of them.
         misfit_count: Values of these that do not fit a promoted column of the view, and are NULL there.
         file_count: Data files that the view got.
         size_bytes: Bytes of these data files.
-        refused: Commits of the source that the query cannot take.
+        refused: Commits of the source, and data files of the backfill, that the query cannot take.
         waiting_count: Commits that wait for the next feed.
+        unfilled_count: Data files of the backfill that wait for it.
         is_attached: Whether the source feeds the view at all.
         is_log_full: Whether the view's log has no room, so that nothing was taken.
     """
 
     committed_key: str | None = None
     commit_count: int = 0
+    backfilled_count: int = 0
     rows_read: int = 0
     row_count: int = 0
     misfit_count: int = 0
@@ -82,8 +97,14 @@ class FeedResult:
     size_bytes: int = 0
     refused: tuple[RefusedCommit, ...] = ()
     waiting_count: int = 0
+    unfilled_count: int = 0
     is_attached: bool = True
     is_log_full: bool = False
+
+    @property
+    def has_more(self) -> bool:
+        """Whether something waits for the next feed."""
+        return bool(self.waiting_count or self.unfilled_count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +136,8 @@ class FeedRun:
             "misfits": sum(each.misfit_count for each in results),
             "files": sum(each.file_count for each in results),
             "waiting": results[-1].waiting_count if results else 0,
+            "backfilled": sum(each.backfilled_count for each in results),
+            "unfilled": results[-1].unfilled_count if results else 0,
             "attached": all(each.is_attached for each in results),
             "log_full": any(each.is_log_full for each in results),
             "reasons": [{"commit": each.commit.name, "reason": each.reason} for each in refused[:MAX_REASONS]],
@@ -122,7 +145,7 @@ class FeedRun:
 
 
 def feed_view(view: Table, source: Table, feeder: ViewFeeder, *, limits: FeedLimits | None = None) -> FeedResult:
-    """Take the oldest commits of a view's source that the view has not taken, in one commit.
+    """Take the oldest commits of a view's source that the view has not taken, and more of its backfill, in one commit.
 
     Exactly once: what was taken stands in the commit that has the rows (V1), and only the owner of the view's
     ``ingest`` fence commits. A run that fails anywhere leaves the commits to the next one.
@@ -134,15 +157,35 @@ def feed_view(view: Table, source: Table, feeder: ViewFeeder, *, limits: FeedLim
         HaltError: The view needs a person.
         Unavailable: A server did not answer, or the job took too long (W3).
     """
-    registration = register_view(source, view.name, clock=view.clock)
+    registration = register_view(source, view.name, clock=view.clock, backfill=view.config.has_backfill)
     if registration.state == "detached":
         return FeedResult(is_attached=False)
     seen = source.read_heads()
     state = read_feed_state(view.read_heads())
-    if not find_unfed(seen.files, registration, state.names) and not find_unrecorded(view, state):
+    has_work = has_unfilled(registration, state) or find_unfed(seen.files, registration, state.names)
+    if not has_work and not find_unrecorded(view, state):
         return FeedResult()
     with AppendCommit(view) as commit:
-        return _FeedRun(view, source, feeder, commit).feed(registration, limits or FeedLimits())
+        return _FeedRun(view, source, feeder, commit, registration).feed(limits or FeedLimits())
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """What one commit of a view is to take.
+
+    Attributes:
+        commits: Commits of the source, oldest first, then data files of the backfill, each as if it were one.
+        places: Of these data files, by the names that they have here.
+        source: The source's log.
+        waiting_count: Commits that wait for the next feed.
+        unfilled_count: Data files of the backfill that do.
+    """
+
+    commits: tuple[SourceCommit, ...]
+    places: Mapping[str, int]
+    source: LogHeads
+    waiting_count: int
+    unfilled_count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +196,9 @@ class _FeedRun:
     source: Table
     feeder: ViewFeeder
     commit: AppendCommit
+    registration: Registration
 
-    def feed(self, registration: Registration, limits: FeedLimits) -> FeedResult:
+    def feed(self, limits: FeedLimits) -> FeedResult:
         state = read_feed_state(self.commit.log)
         # V5: before anything that could forget the reasons.
         self._record_refusals(state, find_unrecorded(self.view, state))
@@ -162,13 +206,22 @@ class _FeedRun:
         # another feed takes it, its log file is merged and vacuumed, a third feed forgets its name, and this one, with
         # the fence after that, does not find the name among those that were taken: rows twice.
         source = self.source.read_heads()
-        unfed = find_unfed(source.files, registration, state.names)
+        unfed = find_unfed(source.files, self.registration, state.names)
+        unfilled = tuple(find_unfilled(state.backfilled, self.registration.base_files))
         if len(self.commit.log.files) >= MAX_LOG_FILES:
-            return FeedResult(waiting_count=len(unfed), is_log_full=True)
+            return FeedResult(waiting_count=len(unfed), unfilled_count=len(unfilled), is_log_full=True)
         commits = self._read_commits(source, unfed, limits)
-        if not commits:
+        files = self._read_backfill(unfilled, limits, beside=commits)
+        if not commits and not files:
             return FeedResult()
-        return self._commit(commits, source, state, waiting_count=len(unfed) - len(commits))
+        chosen = _Chosen(
+            commits=(*commits, *files.values()),
+            places={commit.name: place for place, commit in files.items()},
+            source=source,
+            waiting_count=len(unfed) - len(commits),
+            unfilled_count=len(unfilled) - len(files),
+        )
+        return self._commit(chosen, state)
 
     def _read_commits(self, source: LogHeads, unfed: Sequence[str], limits: FeedLimits) -> tuple[SourceCommit, ...]:
         by_name = {log_name(file.key): file for file in source.files}
@@ -186,9 +239,45 @@ class _FeedRun:
             commits.append(commit)
         return tuple(commits)
 
-    def _commit(
-        self, commits: tuple[SourceCommit, ...], source: LogHeads, state: FeedState, *, waiting_count: int
-    ) -> FeedResult:
+    def _read_backfill(
+        self, unfilled: Sequence[int], limits: FeedLimits, *, beside: Sequence[SourceCommit]
+    ) -> dict[int, SourceCommit]:
+        """Return the next data files of the backfill by their places, each as a commit: as many as still have room."""
+        room = limits.max_commits - len(beside)
+        room_bytes = min(limits.max_bytes - sum(commit.size_bytes for commit in beside), limits.max_backfill_bytes)
+        if not unfilled or room <= 0 or room_bytes <= 0:
+            return {}
+        base = self._read_base()
+        found: dict[int, SourceCommit] = {}
+        for place in unfilled[:room]:
+            marker = base[place]
+            room_bytes -= marker.size_bytes
+            if room_bytes < 0 and (found or beside):
+                break
+            found[place] = SourceCommit(f"{_FILE}{place}", marker.created_ms, (marker,))
+        return found
+
+    def _read_base(self) -> list[FileMarker]:
+        """Return the data files of the backfill in their order: partitions descending, so the newest days first."""
+        registration, source = self.registration, self.source
+        log = source.read_log()
+        missing = find_missing(log, registration.base)
+        files = fold_some(log, registration.base)
+        if not missing and len(files) == registration.base_files:
+            return sorted(files, key=attrgetter("path"), reverse=True)
+        # WARN: V4 keeps the log files until the backfill is taken, and not for a run that slept since it looked how far
+        # that is: another feed took the rest meanwhile, or the view was detached.
+        self.commit.fence.confirm()
+        if read_registration(source, self.view.name) != registration:
+            raise self._gone(source.paths.named_log_key(min(missing or registration.base)))
+        raise CorruptLog(
+            f"view {self.view.name}: the log of {source.name} does not say any more with which rows the view begins "
+            f"({len(missing)} of {len(registration.base)} log files are gone), and not all of them are taken. {_REMEDY}"
+            f"`icedb views {source.name} --detach {self.view.name}`"
+        )
+
+    def _commit(self, chosen: _Chosen, state: FeedState) -> FeedResult:
+        commits, source, places = chosen.commits, chosen.source, chosen.places
         known = self.commit.known
         output = FeedOutput((), known.effective, commits, (), (), 0, 0)
         if any(commit.files for commit in commits):
@@ -204,25 +293,32 @@ class _FeedRun:
                 check_alive=self.commit.still_mine,
             )
             output = self._run(job)  # W1: data files first
-        refused = {each.commit.name: each.reason for each in output.refused}
+        refused = {each.commit.name: _describe_refusal(each, places) for each in output.refused}
+        decided = [*(commit.name for commit in output.taken), *refused]
+        filled = [places[name] for name in decided if name in places]
         feed = FeedState(
             sequence=state.sequence + 1,
-            names=advance(state.names, source.files, decided=[*(commit.name for commit in output.taken), *refused]),
+            names=advance(state.names, source.files, decided=[name for name in decided if name not in places]),
             refused=refused,
+            backfilled=advance_backfill(state.backfilled, decided=filled) if filled else state.backfilled,
         )
         schema = output.schema if output.files else None
         committed = self.commit.land(self.commit.build(Added(files=output.files, schema=schema, feed=feed)))
         self._record_refusals(feed, tuple(refused))  # V5: only now
+        deferred_files = sum(1 for commit in output.deferred if commit.name in places)
+        backfilled_count = sum(1 for commit in output.taken if commit.name in places)
         return FeedResult(
             committed_key=committed.key,
-            commit_count=len(output.taken),
+            commit_count=len(output.taken) - backfilled_count,
+            backfilled_count=backfilled_count,
             rows_read=output.rows_read,
             row_count=output.row_count,
             misfit_count=output.misfit_count,
             file_count=len(output.files),
             size_bytes=sum(marker.size_bytes for marker in output.files),
             refused=output.refused,
-            waiting_count=waiting_count + len(output.deferred),
+            waiting_count=chosen.waiting_count + len(output.deferred) - deferred_files,
+            unfilled_count=chosen.unfilled_count + deferred_files,
         )
 
     def _run(self, job: FeedJob) -> FeedOutput:
@@ -232,19 +328,23 @@ class _FeedRun:
             # WARN: V4 keeps log file and data files until the commit is taken, and not for a run that slept since it
             # read the log file: another feed took the commit meanwhile, or the view was detached.
             self.commit.fence.confirm()
-            for commit in job.commits:
-                self._require_there(commit)
+            for name in {*(commit.name for commit in job.commits if not _is_file(commit.name)), *self._base_of(job)}:
+                self._require_there(name)
             raise CorruptLog(
                 f"view {self.view.name}: a data file of its source {self.source.name} is gone although a log file "
-                f"names it: {error}. Restore it, or detach the view: "
+                f"names it: {error}. {_REMEDY}"
                 f"`icedb views {self.source.name} --detach {self.view.name}`"
             ) from error
         require_commits_accounted(job, output)
         return output
 
-    def _require_there(self, commit: SourceCommit) -> None:
-        """Raise Unavailable if the log file of a commit is gone: its data files may be, then (J2)."""
-        key = self.source.paths.named_log_key(commit.name)
+    def _base_of(self, job: FeedJob) -> tuple[str, ...]:
+        """Return the log files that keep what a job takes of the backfill."""
+        return self.registration.base if any(_is_file(commit.name) for commit in job.commits) else ()
+
+    def _require_there(self, name: str) -> None:
+        """Raise Unavailable if a log file of the source is gone: its data files may be, then (J2)."""
+        key = self.source.paths.named_log_key(name)
         try:
             self.source.store.head(key)
         except NotFound as error:
@@ -262,7 +362,7 @@ class _FeedRun:
             body = {
                 "view": self.view.name,
                 "source": self.source.name,
-                "log_file": name,
+                "backfill" if _is_file(name) else "log_file": name,
                 "reason": state.refused[name],
             }
             try:
@@ -274,3 +374,13 @@ class _FeedRun:
                     f"view {self.view.name}: the store did not confirm {self.view.paths.refused_key(name)}; the reason "
                     "stands in the log until the next feed has written it"
                 ) from error
+
+
+def _is_file(name: str) -> bool:
+    return name.startswith(_FILE)
+
+
+def _describe_refusal(refusal: RefusedCommit, places: Mapping[str, int]) -> str:
+    """Return the reason of a refusal, which names a data file of the backfill: its number tells nobody anything."""
+    is_file = refusal.commit.name in places
+    return f"{refusal.commit.files[0].path}: {refusal.reason}" if is_file else refusal.reason

@@ -20,11 +20,23 @@ from cachetools import FIFOCache
 from icedb_log.clock import format_ms
 from icedb_log.commit.table import Table
 from icedb_log.errors import BelowHorizon, InvalidRequest, NotFound, Overloaded
-from icedb_log.feed.position import NO_BUDGET, Budget, Position, Slice, Spent, advance, find_appends, slices_between
+from icedb_log.feed.position import (
+    NO_BUDGET,
+    Budget,
+    Position,
+    Slice,
+    Spent,
+    advance,
+    find_appends,
+    find_living,
+    find_missing,
+    fold_some,
+    slices_between,
+)
 from icedb_log.feed.views import read_append
 from icedb_log.holds.leases import Lease, acquire_lease, release_lease, renew_lease
 from icedb_log.keys import log_name, parse_log_key, parse_log_name
-from icedb_log.log.fold import find_rebuilt, fold, read_horizon_ms
+from icedb_log.log.fold import find_rebuilt, read_horizon_ms
 from icedb_log.model import FileMarker, LogHeads, LogView
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
 from icedb_log.table.stored_config import find_newest, require_there
@@ -90,8 +102,8 @@ class Follower:
         position = Position(self._table.paths.number, since_ms, taken, lease_id, find_rebuilt(view.files))
         if not starts_with_all:
             return position
-        names = _find_living(view)
-        self._states[names] = _fold_some(view, names)
+        names = find_living(view.files)
+        self._states[names] = fold_some(view, names)
         return replace(position, open=Slice(names, is_state=True))
 
     def look(self, start: Position, *, budget: Budget = NO_BUDGET, until: frozenset[str] | None = None) -> Position:
@@ -300,10 +312,10 @@ class Follower:
     def _read_state(self, names: tuple[str, ...]) -> tuple[FileMarker, ...]:
         """Fold the log files of which a follower's first state was made: what came later does not count."""
         view = self._table.read_log()
-        missing = set(names) - {log_name(file.key) for file in view.files if not file.log.is_seal}  # as in read_append
+        missing = find_missing(view, names)
         if missing:
             raise self._lost(min(missing))
-        return _fold_some(view, names)
+        return fold_some(view, names)
 
     def _lost(self, name: str) -> PositionLost:
         table = self._table
@@ -319,18 +331,3 @@ def _find_since(log: LogHeads, taken: Collection[str]) -> int:
     files = (file for file in log.files if log_name(file.key) in left)
     # A log file that was copied (a backup) is older than the store says: its name tells.
     return min([log.store_now_ms, *(min(file.modified_ms, parse_log_key(file.key).time_ms) for file in files)])
-
-
-def _find_living(view: LogView) -> tuple[str, ...]:
-    """Return the names of the log files that no other one has replaced: they say all that the whole log says (M1).
-
-    One that is dead already may go at any time; these stay as long as a lease on this moment does.
-    """
-    dead = {tombstone.path for file in view.files for tombstone in file.log.log_tombstones}
-    return tuple(log_name(file.key) for file in view.files if file.key not in dead and not file.log.is_seal)
-
-
-def _fold_some(view: LogView, names: tuple[str, ...]) -> tuple[FileMarker, ...]:
-    wanted = set(names)
-    files = tuple(file for file in view.files if log_name(file.key) in wanted)
-    return tuple(fold(LogView(view.table, files, view.store_now_ms)).live)

@@ -7,7 +7,7 @@ them stands there what is being delivered in pieces, because it is larger than o
 that it began with.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Final, Literal
@@ -16,7 +16,8 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from icedb_log.errors import InvalidRequest
 from icedb_log.keys import log_name, parse_log_key
-from icedb_log.model import FileMarker, ListedLogFile, ListedLogHead
+from icedb_log.log.fold import fold
+from icedb_log.model import FileMarker, ListedLogFile, ListedLogHead, LogView
 from icedb_log.texts import first_message
 
 LogFiles = Iterable[ListedLogFile] | Iterable[ListedLogHead]
@@ -40,6 +41,49 @@ def advance(taken: Iterable[str], files: LogFiles, *, decided: Iterable[str]) ->
     """
     present = {log_name(file.key) for file in files}
     return tuple(sorted({*(name for name in taken if name in present), *decided}))
+
+
+def find_living(files: Iterable[ListedLogFile]) -> tuple[str, ...]:
+    """Return the names of the log files that no other one has replaced: they say all that the whole log says (M1).
+
+    One that is dead already may go at any time; these stay as long as something holds them.
+    """
+    files = tuple(files)
+    dead = {tombstone.path for file in files for tombstone in file.log.log_tombstones}
+    return tuple(log_name(file.key) for file in files if file.key not in dead and not file.log.is_seal)
+
+
+def fold_some(view: LogView, names: Collection[str]) -> tuple[FileMarker, ...]:
+    """Return the data files that some log files alone say to be live."""
+    wanted = set(names)
+    files = tuple(file for file in view.files if log_name(file.key) in wanted)
+    return tuple(fold(LogView(view.table, files, view.store_now_ms)).live)
+
+
+def find_missing(view: LogView, names: Iterable[str]) -> set[str]:
+    """Return which of some log files are gone; a seal in the place of one is not that one."""
+    return {*names} - {log_name(file.key) for file in view.files if not file.log.is_seal}
+
+
+def find_unfilled(backfilled: Sequence[int], count: int) -> Iterator[int]:
+    """Yield the places of the data files of a backfill that are not decided, ascending (V1).
+
+    Args:
+        backfilled: As of :class:`~icedb_log.model.FeedState`.
+        count: Data files of the backfill.
+    """
+    decided = set(backfilled[1:])
+    return (place for place in range(backfilled[0] if backfilled else 0, count) if place not in decided)
+
+
+def advance_backfill(backfilled: Sequence[int], *, decided: Iterable[int]) -> tuple[int, ...]:
+    """Return what is decided of a backfill when some more of its data files are (V1)."""
+    places = {*backfilled[1:], *decided}
+    first = backfilled[0] if backfilled else 0
+    while first in places:
+        places.remove(first)
+        first += 1
+    return (first, *sorted(places))
 
 
 @dataclass(frozen=True, slots=True)

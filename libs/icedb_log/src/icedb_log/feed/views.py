@@ -7,6 +7,9 @@ deleted. Its states: none, then ``pending -> active -> detached -> pending -> â€
 while a view is being created is either listed, and skipped, or kept by the janitor, and fed. Whoever finds ``pending``
 may finish it. So a source knows who may still need one of its log files. What was taken, and what waits, is read from
 the logs of both.
+
+A view that begins with the rows of its source (``view_backfill``) has a backfill: the data files that were live when
+its registration became active, by the log files that said so. These stay until the view has taken all of the files.
 """
 
 import contextlib
@@ -20,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from icedb_log.clock import Clock
 from icedb_log.commit.table import Table
 from icedb_log.errors import CorruptLog, HaltError, InvalidRequest, NotFound, Unavailable
-from icedb_log.feed.position import LogFiles, find_appends
+from icedb_log.feed.position import LogFiles, find_appends, find_living, find_unfilled, fold_some
 from icedb_log.jobs import SourceCommit
 from icedb_log.keys import TABLE_NAME, TablePaths, log_name, parse_log_key
 from icedb_log.log.codec import decode_log_file
@@ -38,6 +41,7 @@ ViewState = Literal["pending", "active", "detached"]
 
 MAX_CHAIN: Final = 8
 """Tables between an ordinary one and the last view of it, itself included."""
+_NOTHING: Final = FeedState(0, ())
 
 
 class Registration(BaseModel):
@@ -46,6 +50,9 @@ class Registration(BaseModel):
     Attributes:
         state: See :data:`ViewState`.
         skip: Names of the source's log files that were there before the view: they are not fed.
+        backfill: Whether the view begins with the rows that its source has when this becomes active.
+        base: Names of the log files that said which rows these are; none: there are none to begin with.
+        base_files: How many data files these log files say to be live.
         token: Unique for each write, so that no ETag comes back.
         view: Name of the view; its key says it.
     """
@@ -55,6 +62,9 @@ class Registration(BaseModel):
     format: Literal[1] = 1
     state: ViewState
     skip: tuple[str, ...] = ()
+    backfill: bool = False
+    base: tuple[str, ...] = ()
+    base_files: int = 0
     token: str
     view: str = Field(exclude=True, default="")
 
@@ -62,7 +72,8 @@ class Registration(BaseModel):
 def create_view(table: TableStore, config: TableConfig, *, clock: Clock) -> Registration:
     """Create a view: its configuration first, then its registration; commits of the source from then on feed it.
 
-    A crash in between leaves a view without registration, which holds nothing up; the first feed registers it.
+    With ``view_backfill`` it begins with the rows that the source has when the registration becomes active. A crash in
+    between leaves a view without registration, which holds nothing up; the first feed registers it.
 
     Raises:
         NotFound: No such source.
@@ -72,22 +83,27 @@ def create_view(table: TableStore, config: TableConfig, *, clock: Clock) -> Regi
     """
     source = source_of(table, config)
     require_no_cycle(table, config)
-    _renew_left_over(source, table.name, clock=clock)
+    _renew_left_over(source, config, clock=clock)
     create_table(table, config)
-    return register_view(source, table.name, clock=clock, is_new=True)
+    return register_view(source, table.name, clock=clock, is_new=True, backfill=config.has_backfill)
 
 
-def register_view(source: TableStore, view: str, *, clock: Clock, is_new: bool = False) -> Registration:
+def register_view(
+    source: TableStore, view: str, *, clock: Clock, is_new: bool = False, backfill: bool = False
+) -> Registration:
     """Make sure that a source knows its view, and return what it knows. Idempotent.
 
     Args:
         source: The source.
         view: Name of the view; it exists.
         clock: For tokens.
-        is_new: A detached view is attached, too: it is fed with what is committed from now on.
+        is_new: A detached view is attached, too: it is fed with what is committed from now on, and has no backfill, as
+            it may have some of the rows.
+        backfill: Whether a view that the source does not know begins with the rows that are there (``view_backfill``).
 
     Raises:
         NotFound: There is no source to register with.
+        HaltError: The source's log cannot be read, and the view begins with its rows.
         Unavailable: The store did not answer, or others kept changing the registration.
     """
 
@@ -96,22 +112,46 @@ def register_view(source: TableStore, view: str, *, clock: Clock, is_new: bool =
             return found
         if found is None or found.state == "detached":
             read_table_config(source)
-            return Registration(state="pending", token=clock.new_id(), view=view)
-        # WARN: V3: listed after the pending registration was there. The other way round: a commit lands after the
+            begins = found is None and backfill
+            return Registration(state="pending", backfill=begins, token=clock.new_id(), view=view)
+        # WARN: V3: read after the pending registration was there. The other way round: a commit lands after the
         # listing, is merged and vacuumed before any janitor knows of the view, and the view never sees its rows.
+        if found.backfill:
+            return _activate_backfill(source, view, clock=clock)
         skip = tuple(log_name(key) for key in list_appends(source))
         return Registration(state="active", skip=skip, token=clock.new_id(), view=view)
 
     return _record(source, view).update(register, gave_up=Unavailable, in_steps=True).state
 
 
-def _renew_left_over(source: TableStore, view: str, *, clock: Clock) -> None:
+def _activate_backfill(source: TableStore, view: str, *, clock: Clock) -> Registration:
+    """Return the registration of a view that begins with the rows of its source.
+
+    V3: what is skipped and what the view begins with come from one read of the log: an append is in one of them, or is
+    fed.
+    """
+    log = Table.open(source, clock=clock).read_log()
+    base = find_living(log.files)
+    count = len(fold_some(log, base))
+    return Registration(
+        state="active",
+        skip=tuple(find_appends(log.files)),
+        backfill=True,
+        base=base if count else (),
+        base_files=count,
+        token=clock.new_id(),
+        view=view,
+    )
+
+
+def _renew_left_over(source: TableStore, config: TableConfig, *, clock: Clock) -> None:
     """Let the registration of a view that somebody has removed by hand be made anew: what it skips is out of date.
 
     ``pending``, which holds nothing up as long as there is no view, and not ``detached``: a creation that is cut off
     behind this is finished by the first feed.
     """
-    pending = Registration(state="pending", token=clock.new_id(), view=view)
+    view = config.name
+    pending = Registration(state="pending", backfill=config.has_backfill, token=clock.new_id(), view=view)
 
     def renew(found: Registration | None) -> Registration:
         # Also one that is pending: whoever has listed the log for it, long ago, must not make it active any more.
@@ -169,6 +209,27 @@ def find_unfed(files: LogFiles, registration: Registration, fed: Iterable[str]) 
     return tuple(find_appends(files, taken={*registration.skip, *fed}))
 
 
+def find_needed(files: LogFiles, registration: Registration, state: FeedState) -> frozenset[str]:
+    """Return the names of the source's log files that must stay for a view, given what it has taken (V4). Pure."""
+    if registration.state == "pending" and registration.backfill:
+        # WARN: merges, too. The log is read, a merge that it has is folded and gets old, and goes before the
+        # registration says that the view begins with it.
+        return frozenset(log_name(file.key) for file in files)
+    unfed = frozenset(find_unfed(files, registration, state.names))
+    if not has_unfilled(registration, state):
+        return unfed
+    return unfed.union({log_name(file.key) for file in files}.intersection(registration.base))
+
+
+def has_unfilled(registration: Registration, state: FeedState) -> bool:
+    """Return whether a view has still to take data files of its backfill. Pure."""
+    return any(True for _ in find_unfilled(state.backfilled, _count_base(registration)))
+
+
+def _count_base(registration: Registration) -> int:
+    return registration.base_files if registration.state == "active" else 0
+
+
 def find_wanted(table: TableStore, log: LogView, *, read_view: Callable[[TablePaths], LogReader]) -> frozenset[str]:
     """Return the keys of a table's log files that must stay, because a view has not taken them (V4).
 
@@ -189,9 +250,9 @@ def find_wanted(table: TableStore, log: LogView, *, read_view: Callable[[TablePa
             place = find_newest(sibling(table, name)).place
             state = newest_feed(file.log.feed for file in read_view(place.paths).heads.read().files)
         except HaltError:
-            wanted.update(find_appends(log.files))  # unknown means keep
+            wanted.update(log_name(file.key) for file in log.files)  # unknown means keep
             continue
-        wanted.update(find_unfed(log.files, registration, () if state is None else state.names))
+        wanted.update(find_needed(log.files, registration, state or _NOTHING))
     return frozenset(table.paths.named_log_key(name) for name in wanted)
 
 
@@ -249,9 +310,6 @@ def _record(source: TableStore, view: str) -> CasObject[Registration]:
     )
 
 
-_NOTHING: Final = FeedState(0, ())
-
-
 @dataclass(frozen=True, slots=True)
 class ViewLag:
     """How far a view is behind its source.
@@ -264,7 +322,9 @@ class ViewLag:
             ``halted`` if its own log cannot be read.
         waiting_commits: Commits of the source that it has still to take.
         lag_ms: How long the oldest of them has been there, by the store's clock; 0 if none waits.
-        refused_commits: Commits that its query could not take, since ever.
+        refused_commits: Commits, and data files of the backfill, that its query could not take, since ever.
+        backfill_files: Data files of its source that it begins with; 0: none, or all are taken.
+        backfilled_files: Those of them that it has taken or refused.
     """
 
     view: str
@@ -273,6 +333,8 @@ class ViewLag:
     waiting_commits: int
     lag_ms: int
     refused_commits: int
+    backfill_files: int = 0
+    backfilled_files: int = 0
 
 
 def read_append(table: TableStore, key: str, *, etag: str | None = None) -> SourceCommit:
@@ -313,6 +375,8 @@ def is_feed_needed(view: Table, source: Table) -> bool:
     if registration.state == "detached":
         return False
     state = read_feed_state(view.read_heads())
+    if has_unfilled(registration, state):
+        return True
     unfed = find_unfed(source.read_heads().files, registration, state.names)
     return bool(unfed) or bool(find_unrecorded(view, state))
 
@@ -329,7 +393,10 @@ def read_view_lag(view: Table, source: Table) -> ViewLag:
     waiting = (file.modified_ms for file in heads.files if log_name(file.key) in unfed)
     oldest_ms = min(waiting, default=heads.store_now_ms)
     lag_ms = max(0, heads.store_now_ms - oldest_ms)
-    return ViewLag(view.name, source.name, registration.state, len(unfed), lag_ms, refused)
+    total = _count_base(registration)
+    left = sum(1 for _ in find_unfilled(state.backfilled, total))
+    filling = (total, total - left) if left else (0, 0)
+    return ViewLag(view.name, source.name, registration.state, len(unfed), lag_ms, refused, *filling)
 
 
 def list_view_lags(

@@ -17,7 +17,8 @@ import msgspec
 import orjson
 from msgspec import Meta, Struct, field
 
-from icedb_log.errors import CorruptLog, InvariantViolated, UnsupportedFormat
+from icedb_log.clock import parse_uuid7_ms
+from icedb_log.errors import CorruptLog, InvalidRequest, InvariantViolated, UnsupportedFormat
 from icedb_log.log.markers import DecodedMarkers, LineMarkers, MarkerBlock, paused_gc
 from icedb_log.log.widening import find_bad_widening
 from icedb_log.model import (
@@ -117,6 +118,7 @@ def show(value: object) -> str:
 
 _METADATA_KEYS: Final = frozenset(
     {"v", "t", "sch", "f", "tmb", "cid", "ids", "h", "seal", "w", "nx", "rej", "fed", "dig", "chg", "rebuilt", "pr"}
+    | {"req"}
 )
 _MARKER_KEYS: Final = frozenset({"p", "b", "t", "tmb", "n", "s", "l", "pr"})
 _TOMBSTONE_KEYS: Final = frozenset({"p", "t", "l"})
@@ -270,6 +272,7 @@ def _decode_head(key: str, metadata: dict[str, Any], lines: list[bytes]) -> dict
         "change": _decode_change(key, metadata),
         "rebuilt": read_optional_text(key, metadata, "rebuilt"),
         "promoted_count": _read_promoted_count(key, 0, metadata),
+        "requests": _decode_requests(key, metadata),
     }
 
 
@@ -325,6 +328,8 @@ def _encode_change(log: LogFile) -> dict[str, Any]:
         said["chg"] = log.change
     if log.promoted_count:
         said["pr"] = log.promoted_count
+    if log.requests:
+        said["req"] = {request_id: dict(outcome) for request_id, outcome in log.requests.items()}
     return said
 
 
@@ -332,6 +337,8 @@ def _encode_feed(feed: FeedState) -> dict[str, Any]:
     value: dict[str, Any] = {"seq": feed.sequence, "log": list(feed.names)}
     if feed.refused:
         value["rej"] = dict(feed.refused)
+    if feed.backfilled:
+        value["bf"] = list(feed.backfilled)
     return value
 
 
@@ -344,7 +351,33 @@ def _decode_feed(key: str, metadata: dict[str, Any]) -> FeedState | None:
     refused = value.get("rej", {})
     if not isinstance(refused, dict) or not all(isinstance(reason, str) for reason in refused.values()):
         raise CorruptLog(f"{key}: line 0: rej of fed is not an object of reasons")
-    return FeedState(read_integer(key, 0, value, "seq", low=1), _texts(key, value, "log"), refused or EMPTY)
+    places = value.get("bf", [])
+    if not isinstance(places, list) or not all(type(place) is int and place >= 0 for place in places):
+        raise CorruptLog(f"{key}: line 0: bf of fed is not a list of places")
+    sequence = read_integer(key, 0, value, "seq", low=1)
+    return FeedState(sequence, _texts(key, value, "log"), refused or EMPTY, tuple(places))
+
+
+def _decode_requests(key: str, metadata: dict[str, Any]) -> Mapping[str, Mapping[str, Any]]:
+    requests = metadata.get("req")
+    if requests is None:
+        return EMPTY
+    problem = f"{key}: line 0: req is {show(requests)}, not an object of outcomes by ids of requests"
+    if not isinstance(requests, dict) or not all(map(_is_outcome, requests.values())):
+        raise CorruptLog(problem)
+    try:
+        for request_id in requests:
+            parse_uuid7_ms(request_id)
+    except InvalidRequest as error:
+        raise CorruptLog(problem) from error
+    return requests
+
+
+def _is_outcome(value: object) -> bool:
+    """Return whether this is what came of a request: plain values, among them what was asked for and the log file."""
+    if not isinstance(value, dict) or not all(isinstance(each, int | str) for each in value.values()):
+        return False
+    return isinstance(value.get("of"), str) and isinstance(value.get("log"), str)
 
 
 def _decode_contents(key: str, metadata: dict[str, Any]) -> Mapping[str, str]:

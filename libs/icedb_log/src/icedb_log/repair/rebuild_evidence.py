@@ -12,7 +12,7 @@ from typing import Final, Literal
 from icedb_log.commit.fence import MAX_SEAL_BYTES, read_fence_object
 from icedb_log.commit.table import Table
 from icedb_log.errors import CorruptLog, Unavailable
-from icedb_log.feed.views import list_appends, source_of
+from icedb_log.feed.views import list_appends, read_registration, source_of
 from icedb_log.holds.erasures import list_erasures
 from icedb_log.holds.stored_holds import HoldReader
 from icedb_log.imports.import_records import read_records
@@ -91,6 +91,7 @@ class RebuildEvidence:
         fences: What the fences said.
         staged_count: Batches in staging.
         source_names: Of a view: names of the appends that are in its source's log; ``None`` for other tables.
+        backfill_files: Of a view: data files that it began with.
     """
 
     paths: TablePaths
@@ -104,6 +105,7 @@ class RebuildEvidence:
     fences: FenceTraces = field(default_factory=FenceTraces)
     staged_count: int = 0
     source_names: tuple[str, ...] | None = None
+    backfill_files: int = 0
 
     def found(self, key: str) -> Footer | UnreadableFooter | None:
         """Return what there is of a data file; ``None``: it is not there."""
@@ -149,6 +151,7 @@ def read_evidence(table: Table, *, footers: FooterReader, fences: FenceTraces) -
             raise Unavailable(f"{found.info.key}: {found.reason}; nothing was changed, try again")
     erasures = list_erasures(table, limit=_ALL)
     source = None if config.view_of is None else source_of(table, config)
+    registration = None if source is None else read_registration(source, table.name)
     damaged = tuple(file for file in log.files if isinstance(file, DamagedLog))
     return RebuildEvidence(
         paths=paths,
@@ -163,6 +166,7 @@ def read_evidence(table: Table, *, footers: FooterReader, fences: FenceTraces) -
         fences=fences,
         staged_count=len(list_all_staged(table).batches),
         source_names=None if source is None else tuple(log_name(key) for key in list_appends(source)),
+        backfill_files=0 if registration is None else registration.base_files,
     )
 
 

@@ -325,7 +325,9 @@ class _Findings:
             return feed, False
         if not self._options.assumes_fed:
             return None, True
-        return FeedState((feed.sequence if feed else 0) + 1, tuple(sorted(evidence.source_names))), False
+        sequence = (feed.sequence if feed else 0) + 1
+        backfilled = (evidence.backfill_files,) if evidence.backfill_files else ()
+        return FeedState(sequence, tuple(sorted(evidence.source_names)), backfilled=backfilled), False
 
 
 def _find_problem(evidence: RebuildEvidence, footer: Footer) -> str:

@@ -271,6 +271,8 @@ class TableConfig(_Model):
     """The table whose commits feed this one, a view, by its query; batches are refused then."""
     view_query: Text | None = None
     """Of a view: SQL over ``_rows``, the rows that commits of its source made live; its result feeds it."""
+    view_backfill: Literal["on", "off"] = "off"
+    """Of a view. on: it begins with the rows that its source has when it is created (V3)."""
     retention_ms: Annotated[int, Field(ge=HOUR_MS)] | None = None
     """How long a time partition is kept after its end, e.g. 90d; ``None``: for ever. Rows beyond it are removed."""
     retention_field: str | None = None
@@ -456,6 +458,8 @@ class TableConfig(_Model):
     def _check_view(self) -> Self:
         if (self.view_of is None) != (self.view_query is None):
             raise ValueError("a view needs both: view_of, the table that feeds it, and view_query")
+        if self.has_backfill and self.view_of is None:
+            raise ValueError("view_backfill: only a view has a source whose rows it can begin with")
         if self.view_of is not None:
             if self.view_of == self.name:
                 raise ValueError("view_of: a view cannot feed itself")
@@ -548,6 +552,11 @@ class TableConfig(_Model):
         fields = [field for field in self.partition if field.transform in TIME_TRANSFORMS]
         named = [field for field in fields if field.name == self.retention_field]
         return next(iter(named or fields), None)
+
+    @property
+    def has_backfill(self) -> bool:
+        """Whether this is a view that begins with the rows of its source."""
+        return self.view_backfill == "on"
 
     @property
     def retry_window_ms(self) -> int:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from icedb_service.access.access_file import Identity, Verb
-from icedb_service.access.guard import AccessGuard
+from icedb_service.access.guard import AccessGuard, Places
 
 AUTHORIZATION: Final = "authorization"
 _SUBJECT_NAMES: Final = ("x509_subject_alternative_name", "x509_common_name")
@@ -50,20 +50,32 @@ class _CallAccess(ABC):
 
 
 class GrpcAccess(_CallAccess):
-    """Asks the guard for gRPC handlers, synchronous or asyncio ones: a call is their context."""
+    """Asks the guard for gRPC handlers, synchronous or asyncio ones: a call is their context.
+
+    Args:
+        guard: The guard.
+        calls: The calls that the server answers at once.
+    """
+
+    def __init__(self, guard: AccessGuard, calls: Places) -> None:
+        super().__init__(guard)
+        self._calls = calls
 
     def recognise(self, call: Any) -> Identity:
-        """Return who calls. Raises Unauthenticated."""
+        """Return who calls, and hold a place for the call until it ends. Raises Unauthenticated, Overloaded."""
         if not self.guard.is_enforced:
             return self.guard.identify()
         given = [str(value) for key, value in call.invocation_metadata() or () if key == AUTHORIZATION]
         peer = call.auth_context()
         names: tuple[bytes, ...] = next((tuple(peer[kind]) for kind in _SUBJECT_NAMES if peer.get(kind)), ())
         # Several are one that is wrong: which of them would count?
-        return self.guard.identify(
+        identity = self.guard.identify(
             authorization=", ".join(given) if given else None,
             certificate_names=tuple(name.decode(errors="replace") for name in names),
         )
+        release = self.guard.hold(identity, self._calls)
+        call.add_done_callback(lambda _: release())
+        return identity
 
 
 class HttpAccess(_CallAccess):

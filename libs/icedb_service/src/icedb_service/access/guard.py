@@ -5,7 +5,9 @@ learns the name of a table that is not theirs: neither by the answer, nor by how
 """
 
 import threading
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -57,6 +59,41 @@ class RateLimits:
                 bucket.calls -= 1
                 return 0
             return int((1 - bucket.calls) * SECOND_MS / rate.calls_per_s) + 1
+
+
+class Places:
+    """Places of one pool that callers hold while they are served: calls, watchers. Thread-safe.
+
+    No identity of the policy holds more than half of them, so that nobody keeps all others out. Without a policy nobody
+    is told from others, and the pool's own bound is all there is.
+
+    Args:
+        what: In messages.
+        setting: Which bounds the pool.
+        size: How many places there are.
+    """
+
+    def __init__(self, what: str, *, setting: str, size: int) -> None:
+        self.what = what
+        self.setting = setting
+        self.share = max(1, size // 2)
+        self._held: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def take(self, name: str) -> bool:
+        """Take a place for an identity; return whether it has one."""
+        with self._lock:
+            if self._held[name] >= self.share:
+                return False
+            self._held[name] += 1
+            return True
+
+    def release(self, name: str) -> None:
+        """Give a place of an identity back."""
+        with self._lock:
+            self._held[name] -= 1
+            if not self._held[name]:
+                del self._held[name]
 
 
 if TYPE_CHECKING:
@@ -149,6 +186,24 @@ class AccessGuard:
                 f"{identity.name} makes more than {rate.calls_per_s:g} calls a second; go on in {wait_ms} ms",
                 retry_after_ms=wait_ms,
             )
+
+    def hold(self, identity: Identity, places: Places) -> Callable[[], None]:
+        """Take a place for a caller, and return what gives it back; it may be called again.
+
+        Raises:
+            Overloaded: The identity holds its share.
+        """
+        held = ExitStack()
+        if self._source is None:
+            return held.close
+        if not places.take(identity.name):
+            self._count("share", identity=identity.name)
+            raise Overloaded(
+                f"{identity.name} has {places.share} {places.what} here already, half of all ({places.setting}), and "
+                "nobody may have more; end some, or ask another replica"
+            )
+        held.callback(places.release, identity.name)
+        return held.close
 
     def require(self, identity: Identity, verb: Verb, table: str) -> None:
         """Return if the identity may do this. Counts a call.

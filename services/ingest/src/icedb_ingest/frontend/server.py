@@ -14,6 +14,7 @@ from icedb_log.ingest.staging import Acceptance
 from icedb_log.store.store_clock import AlignedClock
 from icedb_log.warehouse import Warehouse
 from icedb_service.access.credentials import GrpcAccess, HttpAccess
+from icedb_service.access.guard import Places
 from icedb_service.endpoints import EndpointService
 from icedb_service.grpc_server import GrpcServer
 from pydantic import SecretStr
@@ -131,7 +132,8 @@ class Frontend(EndpointService[FrontendSettings, FrontendMetrics]):
             await asyncio.gather(*servers)
 
         stack.push_async_callback(stop_servers)
-        self._grpc_server = await start_grpc(GrpcEndpoint(gate, GrpcAccess(self._guard)), settings, clock=clock)
+        calls = Places("calls", setting="ICEDB_FRONTEND_MAX_CALLS", size=settings.frontend_max_calls)
+        self._grpc_server = await start_grpc(GrpcEndpoint(gate, GrpcAccess(self._guard, calls)), settings, clock=clock)
         servers.append(self._grpc_server.stop(grace_ms=settings.drain_ms))
         endpoint = HttpEndpoint(
             gate,
