@@ -37,6 +37,8 @@ from icedb_log.units import SECOND_MS
 from icedb_log.warehouse import RecentTables, Warehouse
 
 MAX_TABLES: Final = 256
+MAX_STEADY: Final = 10_000
+"""Tables of which it is kept what was heard of the store's time: a few numbers each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ class LogReaders:
         self._clock = clock
         self._is_compact = is_compact
         self._kept: LRUCache[str, _Kept] = LRUCache(max_tables)
-        self._steady: dict[str, SteadyTime] = {}
+        self._steady: LRUCache[str, SteadyTime] = LRUCache(MAX_STEADY)
         self._lock = threading.Lock()
 
     def open(self, table: TableStore, *, owner: str = "") -> Table:
@@ -91,7 +93,7 @@ class LogReaders:
             return kept.reader
 
     def steady_of(self, paths: TablePaths) -> SteadyTime:
-        """Return what was heard of the store's time in runs over the table. Never forgotten: it is a few numbers."""
+        """Return what was heard of the store's time in runs over the table."""
         with self._lock:
             return self._steady.setdefault(paths.prefix, SteadyTime(1))
 

@@ -10,8 +10,7 @@ from typing import Literal
 
 from icedb_log.errors import HaltError, IceDBError, NotFound, crashes_told
 from icedb_log.intervals import Rests
-from icedb_log.serving.status import TableStatus
-from icedb_log.serving.statuses import StatusReader
+from icedb_log.serving.statuses import StatusReader, describe_rest
 from icedb_log.units import SECOND_MS
 from icedb_service.logs import get_logger
 
@@ -62,9 +61,7 @@ class LagExporter:
         """
         started_ms = self._clock.monotonic_ms()
         try:
-            names = self._parts.warehouse.list_tables(
-                known={name for name in self._known if not self._rests.is_due(name)}
-            )
+            names = self._parts.warehouse.list_tables(known=self._known)  # that one is dropped, its read tells
         except IceDBError as error:
             _log.warning(
                 "tables_not_listed", error=type(error).__name__, reason=str(error), mitigation="the last figures stay"
@@ -88,11 +85,11 @@ class LagExporter:
         """Publish the figures of a table; ``None``: it is gone. Those of a table that rests stay for a while."""
         if name in self._known and not self._rests.is_due(name):
             return "shown"
-        rest = None
+        rest, rest_ms = None, 0
         try:
             with crashes_told(f"table {name}: its figures"):
                 status = self._statuses.read(name)
-            rest = _describe_rest(status)
+            rest, rest_ms = describe_rest(status), status.rest_ms
         except NotFound:
             return None
         except HaltError as error:
@@ -111,7 +108,7 @@ class LagExporter:
             )
             return "failed"
         finally:
-            self._rests.note(name, rest)
+            self._rests.note(name, rest, rest_ms=rest_ms)
         self._figures.show(name, status, now_ms=self._clock.now_ms())
         return "shown"
 
@@ -125,19 +122,3 @@ class LagExporter:
                 _log.exception("export_round_failed")
             elapsed_ms = self._clock.monotonic_ms() - started_ms
             self._stopped.wait(max(0, self._parts.settings.snapshot_lag_interval_ms - elapsed_ms) / SECOND_MS)
-
-
-def _describe_rest(status: TableStatus) -> object | None:
-    """Return the state of a table at which nothing is to be done; ``None``: something waits, or goes wrong."""
-    waits = (
-        status.staged_batches,
-        status.merge_lag_files,
-        status.open_erasures,
-        status.halted,
-        status.failing,
-        status.lost_commits,
-        status.pressure.level != "none",
-        status.view is not None,
-        status.workers,
-    )
-    return None if any(waits) else (status.config, status.snapshot_id, status.log_files, status.quarantined_batches)

@@ -96,8 +96,9 @@ class StatusReader:
         state = self.read_log(name) if log is None else log
         with self._lock:
             holds = self._holds.setdefault(name, HoldReader())
+        place, reader = self._warehouse.table(name), self._tables.table(name).read_source().reader
         return read_status(
-            self.open(name),
+            Table.of(state.config, place, clock=self._clock, reader=reader),
             read_source=self._reader_of,
             holds=holds,
             ended_erasures=self._ended_erasures,
@@ -152,3 +153,19 @@ class StatusReader:
 
     def _reader_of(self, paths: TablePaths) -> LogReader:
         return self._tables.table(paths.name).read_source().reader
+
+
+def describe_rest(status: TableStatus) -> object | None:
+    """Return the state of a table at which nothing is to be done; ``None``: something waits, or goes wrong."""
+    waits = (
+        status.staged_batches,
+        status.merge_lag_files,
+        status.open_erasures,
+        status.halted,
+        status.failing,
+        status.lost_commits,
+        status.pressure.level != "none",
+        status.view is not None,
+        status.workers,
+    )
+    return None if any(waits) else (status.config, status.snapshot_id, status.log_files, status.quarantined_batches)
