@@ -1,5 +1,6 @@
 """What a table at which nothing happens costs: each service's sweeps over simulated hours, every request counted."""
 
+import random
 from types import SimpleNamespace
 
 import pytest
@@ -25,38 +26,82 @@ from icedb_snapshot.requests import ServiceParts
 from icedb_snapshot.settings import SnapshotSettings
 
 
-class Services:
-    """Ingest, merger, janitor and snapshot service of one warehouse, which sweep when a simulated clock says so."""
+class Looks:
+    """Redis, as workers claim looks in it, and tell each other of tables."""
 
-    def __init__(self):
+    def __init__(self, clock):
+        self.clock, self.ends_ms, self.tables_ms = clock, {}, {}
+
+    def give_to(self, wakeups):
+        wakeups.claim_look, wakeups.find_tables, wakeups.note_tables = self.claim, self.find_tables, self.note_tables
+
+    def find_tables(self, names):
+        return [name for name in names if self.tables_ms.get(name, 0) > self.clock.monotonic_ms()]
+
+    def note_tables(self, names, *, for_ms):
+        self.tables_ms.update(dict.fromkeys(names, self.clock.monotonic_ms() + for_ms))
+
+    def claim(self, what, pause_ms):
+        now_ms = self.clock.monotonic_ms()
+        is_free = self.ends_ms.get(what, now_ms) <= now_ms
+        if is_free:
+            self.ends_ms[what] = now_ms + pause_ms
+        return is_free
+
+
+class Services:
+    """Ingest, merger, janitor and snapshot service of one warehouse, which sweep when a simulated clock says so.
+
+    Args:
+        workers: Ingest workers, and mergers: any of them takes a sweep, or a turn.
+    """
+
+    def __init__(self, workers=1):
         store = "file:///unused"
         self.ingest = MemoryContext(IngestMetrics())
         self.merger = MemoryContext(MergeMetrics(), beside=self.ingest)
         self.janitor = MemoryContext(JanitorMetrics(), beside=self.ingest)
         self.clock = self.ingest.clock
         self.store = ScriptedStore(self.ingest.warehouse.store)
+        looks = Looks(self.clock)
         for context in (self.ingest, self.merger, self.janitor):
             context.warehouse = Warehouse(self.store, "root")
+            looks.give_to(context.wakeups)
         warehouse = Warehouse(self.store, "root")
         self.ingest.create_table("events", log_grace_ms=MINUTE_MS)
-        self.flushes = IngestTasks(self.ingest, settings=IngestSettings(store=store), metrics=self.ingest.metrics)
-        self.merges = MergeTasks(self.merger, settings=MergerSettings(store=store), metrics=self.merger.metrics)
+        settings = IngestSettings(store=store)
+        self.flushers = [
+            IngestTasks(each, settings=settings, metrics=each.metrics) for each in self.hire(self.ingest, workers)
+        ]
+        settings = MergerSettings(store=store)
+        self.mergers = [
+            MergeTasks(each, settings=settings, metrics=each.metrics) for each in self.hire(self.merger, workers)
+        ]
         self.vacuums = JanitorTasks(self.janitor, settings=JanitorSettings(store=store), metrics=self.janitor.metrics)
         tables = TableCache(warehouse, clock=self.clock, max_tables=9, wait_ms=1000, on_refresh=lambda _: None)
         settings, metrics = SnapshotSettings(store=store), SnapshotMetrics()
         reads = SimpleNamespace(tables=tables)
         self.exporter = LagExporter(ServiceParts(warehouse, settings, metrics, self.clock, reads, None, None))
         self.registry = metrics.registry
+        self.rng = random.Random(0)
         self.sweeps = {
             2 * SECOND_MS: self.sweep_ingest,
-            10 * SECOND_MS: self.merges.sweep,
+            10 * SECOND_MS: lambda: self.rng.choice(self.mergers).sweep(),
             15 * SECOND_MS: self.exporter.export_once,
             30 * SECOND_MS: self.sweep_janitor,
         }
 
+    @staticmethod
+    def hire(first, count):
+        """Return a context and more of them, that send to the same queue."""
+        others = [MemoryContext(type(first.metrics)(), beside=first) for _ in range(count - 1)]
+        for each in others:
+            each.warehouse, each.wakeups = Warehouse(first.warehouse.store, "root"), first.wakeups
+        return [first, *others]
+
     def sweep_ingest(self):
-        self.flushes.sweep()
-        self.run_woken(self.ingest, INGEST_FLUSH, self.flushes.flush)
+        self.rng.choice(self.flushers).sweep()
+        self.run_woken(self.ingest, INGEST_FLUSH, lambda table: self.rng.choice(self.flushers).flush(table))
 
     def sweep_janitor(self):
         self.vacuums.sweep()
@@ -82,10 +127,10 @@ class Services:
         return self.registry.get_sample_value(f"icedb_table_{name}", {"table": "events"})
 
 
-@pytest.fixture(scope="module")
-def rested():
+@pytest.fixture(scope="module", params=[1, 10], ids=["one worker each", "ten workers each"])
+def rested(request):
     """Services of a table that took one batch, hours ago."""
-    services = Services()
+    services = Services(request.param)
     services.ingest.stage([{"n": 1}])
     services.run(6 * HOUR_MS)
     assert services.figure("data_files") == 1
@@ -107,7 +152,8 @@ def test_a_batch_that_nobody_was_woken_for_waits_five_minutes_at_most(rested):
 
 def test_a_busy_table_is_looked_at_by_each_sweep(rested):
     rested.ingest.stage([{"n": 3}])
-    rested.flushes.flush("events")
+    for worker in rested.flushers:
+        worker.flush("events")
     before = len(rested.ingest.snapshot().live)
     for n in range(3):
         rested.ingest.stage([{"n": n}])

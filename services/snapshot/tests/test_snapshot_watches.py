@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 from icedb_log.errors import CorruptLog, NotFound, Overloaded, Unavailable
-from icedb_snapshot.watches import PATIENT_POLLS, WatchCalls, Watcher
+from icedb_snapshot.watches import MESSAGES_A_ROUND, PATIENT_POLLS, WatchCalls, Watcher
 
 DEADLINE_S = 240
 MAX_AGE_MS = 500
@@ -283,6 +283,63 @@ def test_who_watches_all_forgets_a_table_that_goes_and_who_named_it_waits_for_it
         assert await taken(everything) == [("a", "")]
         assert rig.shown == (1, 1)
         assert not everything._notes
+
+    run(test)
+
+
+def test_who_watches_all_keeps_no_table_polled_that_is_gone():
+    async def test(rig):
+        rig.watch()
+        named = rig.watch("a")
+        await rig.poll(4)
+        rig.states["a"] = NotFound("gone")
+        await rig.poll(4)
+        for _ in range(20):  # the list is older, and still has it
+            await rig.poll()
+        rig.watches.remove(named)
+        rig.names.remove("a")
+        await rig.poll(8)
+        assert rig.shown == (1, 1)
+
+    run(test)
+
+
+def test_messages_about_one_table_take_turns_and_leave_others_theirs():
+    async def test(rig):
+        watchers = [rig.watch("a") for _ in range(10 * MESSAGES_A_ROUND)]
+        told = []
+
+        async def tell(watcher):
+            told.append(await watcher.take())
+
+        telling = [asyncio.ensure_future(tell(watcher)) for watcher in watchers]
+        counts = []
+        rig.gate.release()
+        while len(told) < len(watchers):
+            before = len(told)
+            await asyncio.sleep(0)
+            counts.append(len(told) - before)
+        assert max(counts) <= MESSAGES_A_ROUND
+        assert {(event.table, event.snapshot_id) for event in told} == {("a", "a1")}
+        await asyncio.gather(*telling)
+
+    run(test, max_watchers=1000)
+
+
+def test_one_that_has_much_to_tell_gets_one_message_a_turn():
+    async def test(rig):
+        rig.states = {f"t{number}": "s1" for number in range(3)}
+        busy, other = rig.watch(*rig.states), rig.watch("t0")
+        await rig.poll(3)
+        order = []
+
+        async def tell(watcher, name):
+            while watcher._notes:
+                await watcher.take()
+                order.append(name)
+
+        await asyncio.gather(tell(busy, "busy"), tell(other, "other"))
+        assert order.index("other") < 2, order
 
     run(test)
 

@@ -7,7 +7,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from waiting import LIMIT_S
+from icedb_log.store_settings import open_warehouse
+from icedb_sim.rigs.snapshot_rig import start_snapshot
+from waiting import LIMIT_S, wait_until
 
 COMMANDS = (
     "table create",
@@ -265,6 +267,29 @@ def test_a_halted_table_does_not_hide_the_others(icedb, parquet):
     assert "halted" in icedb("status", code=5).out
     assert key in icedb("snapshot", "bad", code=5).error
     assert icedb("snapshot", "good", "-o", "json").json["file_count"] == 0
+
+
+def test_without_a_store_the_service_says_the_same_of_all_tables(icedb, parquet, url):
+    for name in ("bad", "good", "more"):
+        parquet.create(name)
+    parquet.damage("bad")
+    rig = start_snapshot(open_warehouse(url))
+    try:
+        wait_until(lambda: rig.metric("icedb_snapshot_exporter_tables") == 3)
+        for options in (("-o", "json"), ("-o", "csv"), ()):
+            here = icedb("status", *options, code=5)
+            served = icedb("status", *options, code=5, ICEDB_STORE=None, ICEDB_SNAPSHOT_ADDRESS=rig.address)
+            if options == ("-o", "json"):
+                assert [{*each} - {"age_ms"} for each in served.json["tables"]] == [
+                    {*each} for each in here.json["tables"]
+                ]
+            elif not options:
+                assert (served.out, served.error) == (here.out, here.error)
+        assert (
+            "ICEDB_STORE" in icedb("status", "good", code=2, ICEDB_STORE=None, ICEDB_SNAPSHOT_ADDRESS=rig.address).error
+        )
+    finally:
+        rig.stop()
 
 
 def test_a_table_without_a_readable_configuration_does_not_hide_the_others(icedb, parquet):

@@ -22,7 +22,7 @@ class ConsoleSettings(HttpServiceSettings):
 
     console_refresh_ms: Annotated[int, Field(ge=500, le=10 * MINUTE_MS)] = 5 * SECOND_MS
     """How often the figures of all tables are read while a page is open, milliseconds; not at all otherwise.
-    A round costs some ten small requests to the store for each table."""
+    A round costs six small requests to the store for each table; one at which nothing happens is read each minute."""
 
     console_read_timeout_ms: Annotated[int, Field(ge=100)] = 30 * SECOND_MS
     """How long a page waits for the store, milliseconds, before it says that it does."""

@@ -14,7 +14,6 @@ from icedb_log.commit.invariants import MAX_LOG_FILES
 from icedb_log.commit.table import Table
 from icedb_log.feed.views import read_source_schema
 from icedb_log.ingest.flush import FlushLimits, FlushResult, FlushRun, flush_table
-from icedb_log.intervals import Rests
 from icedb_log.jobs import SizeClass
 from icedb_log.keys import TablePaths
 from icedb_log.names import (
@@ -97,7 +96,7 @@ class IngestTasks:
             clock=context.clock,
         )
         self._watch = PressureWatch(context, settings=settings)
-        self._rests = Rests(context.clock, max_rest_ms=MAX_STAGED_REST_MS)
+        self._rests = context.make_rests(INGEST_FLUSH, max_rest_ms=MAX_STAGED_REST_MS)
         self._commits_since_wake: LRUCache[str, int] = LRUCache(MAX_TABLES)
         self.feeds: Final = FeedTasks(
             context, settings=settings, metrics=metrics, watch=self._watch, wake_merge=self._wake_merge

@@ -6,10 +6,13 @@ Owns one thread. A table that cannot be read does not keep the others from being
 
 import threading
 from collections.abc import Mapping
-from typing import Literal
+from dataclasses import dataclass
+from typing import Final, Literal
 
+import orjson
 from icedb_log.errors import HaltError, IceDBError, NotFound, crashes_told
 from icedb_log.intervals import Rests
+from icedb_log.serving.status import TableStatus, status_to_json
 from icedb_log.serving.statuses import StatusReader, describe_rest
 from icedb_log.units import SECOND_MS
 from icedb_service.logs import get_logger
@@ -18,6 +21,27 @@ from icedb_snapshot.metrics import TableMetrics
 from icedb_snapshot.requests import ServiceParts
 
 _log = get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """The figures of a table for who asks for them.
+
+    Attributes:
+        body: A JSON object.
+        source: The table that it is a view of; empty: it is none.
+        read_ms: When it was read, monotonic.
+    """
+
+    body: bytes
+    source: str
+    read_ms: int
+
+    def text(self, *, with_view: bool) -> str:
+        """Return the object; without what a view has to do with its source, for who may not know of that one."""
+        body = self.body if with_view else orjson.dumps({**orjson.loads(self.body), "view": None})
+        return body.decode()
+
 
 Outcome = Literal["shown", "halted", "failed"]
 """What became of a table in a round: its figures are fresh, it is halted, or it could not be read this time."""
@@ -40,6 +64,8 @@ class LagExporter:
         self._figures.show_prices(settings.store_prices, budget=settings.table_cost_budget_dollars)
         self._rests = Rests(parts.clock)
         self._known: set[str] = set()
+        self.documents: Final[dict[str, Document]] = {}
+        """What was found of each table, by name; read by other threads."""
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="icedb-lag-exporter", daemon=True)
 
@@ -72,6 +98,7 @@ class LagExporter:
         for name in self._known - outcomes.keys():
             self._figures.drop(name)
             self._statuses.drop(name)
+            self.documents.pop(name, None)
             _log.info("table_gone", table=name)
         self._known = set(outcomes)
         self._metrics.observe_exporter_round(
@@ -93,6 +120,7 @@ class LagExporter:
         except NotFound:
             return None
         except HaltError as error:
+            self._keep(name, error)
             self._figures.show_halted(name)
             self._metrics.observe_exporter_failure("halted")
             _log.error("table_halted", table=name, error=type(error).__name__, reason=str(error))
@@ -109,8 +137,13 @@ class LagExporter:
             return "failed"
         finally:
             self._rests.note(name, rest, rest_ms=rest_ms)
+        self._keep(name, status)
         self._figures.show(name, status, now_ms=self._clock.now_ms())
         return "shown"
+
+    def _keep(self, name: str, state: TableStatus | IceDBError) -> None:
+        source = state.view.source if isinstance(state, TableStatus) and state.view is not None else ""
+        self.documents[name] = Document(orjson.dumps(status_to_json(name, state)), source, self._clock.monotonic_ms())
 
     def _run(self) -> None:
         while not self._stopped.is_set():

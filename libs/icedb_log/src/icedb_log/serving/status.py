@@ -5,12 +5,12 @@ the alerts of ``deploy/prometheus`` ring for the same things.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, Literal
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal
 
 from icedb_log.commit.fence import FenceLook, look_at_fences
 from icedb_log.commit.table import Table
-from icedb_log.errors import HaltError, IceDBError, NotFound
+from icedb_log.errors import HaltError, IceDBError, NotFound, TableHalted
 from icedb_log.feed.views import ViewLag, count_refused, read_registration, read_view_lag, source_of
 from icedb_log.holds.erasures import find_oldest_open
 from icedb_log.holds.leases import Lease, read_leases
@@ -210,6 +210,31 @@ def read_status(
         failing="" if said is None else said.find_failure(store_now_ms=staged.store_now_ms),
         workers=tuple(fence for fence in fences if fence.claimed_ms),
     )
+
+
+def status_to_json(name: str, state: TableStatus | IceDBError) -> dict[str, Any]:
+    """Return a table's figures, or why they could not be read, for a document."""
+    if isinstance(state, IceDBError):
+        error = {"kind": type(state).__name__, "message": str(state)}
+        return {"table": name, "halted": isinstance(state, HaltError), "error": error}
+    figures = {
+        field: getattr(state, field)
+        for field in TableStatus.__dataclass_fields__
+        if field not in ("config", "pressure", "leases", "view", "last_commit_ms", "horizon_ms", "halted", "workers")
+    }
+    workers = ("owner", "role", "claimed_ms", "commit")
+    return {
+        "table": name,
+        "halted": bool(state.halted),
+        **({"error": {"kind": TableHalted.__name__, "message": state.halted}} if state.halted else {}),
+        **figures,
+        "pressure": asdict(state.pressure),
+        "leases": [asdict(lease) for lease in state.leases],
+        "view": None if state.view is None else asdict(state.view),
+        "workers": [{field: getattr(worker, field) for field in workers} for worker in state.workers],
+        "last_commit_ms": state.last_commit_ms or None,
+        "horizon_ms": state.horizon_ms or None,
+    }
 
 
 def measure_filling(live: LiveFiles, config: TableConfig) -> Backlog:
