@@ -1,6 +1,7 @@
 """W=many: a thousand tables: the snapshot service with thousands of watchers, the console, ``icedb status``."""
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
@@ -62,11 +63,14 @@ class ManyWorkload(Workload):
             yield from self._watched(sizes, tables, redis)
             yield from self._fanned(sizes, tables, redis)
             yield from self._churned(sizes, tables, redis)
-            yield from self._shown(sizes, tables)
+            yield from self._shown(sizes, tables, redis)
 
     def _case(self, name: str, system: System) -> Iterator[Case]:
         if self.wants(name):
-            yield Case(name, 1, [system], warm_turn_count=0, is_timed=False, patience_s=ONE_TURN_S)
+            is_timed = isinstance(system, Command)
+            yield Case(
+                name, 1, [system], warm_turn_count=int(is_timed), is_timed=is_timed, unit="runs", patience_s=ONE_TURN_S
+            )
 
     def _watched(self, sizes: Sizes, tables: ManyTables, redis: RedisServer) -> Iterator[Case]:
         kinds = {
@@ -116,7 +120,14 @@ class ManyWorkload(Workload):
                 callers = stack.enter_context(_calling(server, tables))
                 yield from self._case(name, Churned(server, callers, sizes.calls))
 
-    def _shown(self, sizes: Sizes, tables: ManyTables) -> Iterator[Case]:
+    def _shown(self, sizes: Sizes, tables: ManyTables, redis: RedisServer) -> Iterator[Case]:
+        name = f"icedb status of {sizes.tables:,} tables, by the snapshot service"
+        if self.wants(name):
+            with self._serving(tables, redis, watchers=1) as server:
+                while server.read("icedb_snapshot_exporter_tables") < sizes.tables:
+                    time.sleep(1)
+                env = {**os.environ, "ICEDB_SNAPSHOT_ADDRESS": server.address}
+                yield from self._case(name, Command(tables, ("status", "-o", "json"), env))
         stores = {"S3": tables.bucket, "a directory": tables.directory}
         for where, store in stores.items():
             env = os.environ | store_environment(store)
