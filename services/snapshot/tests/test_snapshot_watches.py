@@ -1,6 +1,7 @@
 """Watchers and the polls behind them: one read for all, nothing twice, the newest state and no queue."""
 
 import asyncio
+import math
 from collections import Counter
 from types import SimpleNamespace
 
@@ -16,7 +17,7 @@ IDLE_MS = 3_600_000
 class Rig:
     """Tables whose states are set by hand; each read waits until it is let through."""
 
-    def __init__(self, *, max_polls=8, max_watchers=10):
+    def __init__(self, *, max_polls=8, max_watchers=10, looks_s=math.inf):
         self.states = {"a": "a1", "b": "b1"}
         self.names = ["a", "b"]
         self.reads = []
@@ -39,6 +40,7 @@ class Rig:
         )
         self.watches = WatchCalls(self.parts, SimpleNamespace(run=self.listen))
         self.watches._max_age_ms = MAX_AGE_MS
+        self.watches._looks_s = looks_s
 
     async def listen(self, on_commit, on_change):
         self.listeners += 1
@@ -428,6 +430,19 @@ def test_when_commits_are_heard_no_more_tables_are_read_each_interval_and_once_w
         assert len(rig.reads) == before
 
     run(test)
+
+
+def test_many_tables_are_read_less_often_while_no_commits_are_heard_and_at_once_when_they_are_again():
+    async def test(rig):
+        rig.watch("a", "b")
+        await rig.poll(20)
+        assert sorted(rig.reads) == ["a", "b"], "the second look of two tables is due when two looks are"
+        rig.states["a"] = "a2"
+        rig.watches.show_heard(True)
+        await rig.poll(20)
+        assert sorted(rig.reads) == ["a", "a", "b", "b"]
+
+    run(test, looks_s=2 * 1000 / IDLE_MS)
 
 
 def test_a_table_with_a_problem_is_read_each_interval_although_commits_are_heard():

@@ -32,6 +32,9 @@ PATIENT_POLLS: Final = 3
 NAMES_EVERY_POLLS: Final = 5
 """Who watches all tables hears of a new one after so many intervals."""
 MAX_NAMED_TABLES: Final = 1000
+LOOKS_S: Final = 200
+"""So many tables are looked at in a second, at most, while commits are not heard: a fifth of a core, and of what a
+thousand watched tables would cost without this bound."""
 MESSAGES_A_ROUND: Final = 16
 """So many messages begin in one round of the event loop: some two milliseconds of it."""
 NAMES_A_ROUND: Final = 10
@@ -166,6 +169,7 @@ class WatchCalls:
         self._interval_s = parts.settings.snapshot_watch_interval_ms / SECOND_MS
         self._idle_interval_s = parts.settings.snapshot_watch_idle_interval_ms / SECOND_MS
         self._hears_commits = False
+        self._looks_s: float = LOOKS_S
         # Half an interval: with a whole one every other poll would find what the one before has read.
         self._max_age_ms = parts.settings.snapshot_watch_interval_ms // 2
         self._turns = Turns()
@@ -353,9 +357,10 @@ class WatchCalls:
         A table with many commits is read no more often than without announcements.
         """
         await asyncio.sleep(least_s)
-        if self._hears_commits and may_idle:
+        pause_s = self._idle_interval_s if self._hears_commits and may_idle else len(self._polls) / self._looks_s
+        if pause_s > least_s:
             with suppress(TimeoutError):
-                async with asyncio.timeout(max(self._idle_interval_s - least_s, 0)):
+                async with asyncio.timeout(pause_s - least_s):
                     await woken.wait()
         return woken.is_set()
 
