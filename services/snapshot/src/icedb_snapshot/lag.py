@@ -1,7 +1,7 @@
 """The exporter of table figures: reads the log of every table on a beat, so that lag is there without any worker.
 
-Owns one thread, which has some help in a round. A table that cannot be read does not keep the others from being shown; one that is halted shows
-``icedb_table_halted`` 1; one that is gone loses its series. Must never write.
+Owns one thread, which has some help in a round. A table that cannot be read does not keep the others from being shown;
+one that is halted shows ``icedb_table_halted`` 1; one that is gone loses its series. Must never write.
 """
 
 import threading
