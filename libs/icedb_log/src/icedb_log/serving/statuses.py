@@ -93,12 +93,13 @@ class StatusReader:
             HaltError: Its log cannot be read.
             Unavailable: The store did not answer.
         """
-        state = self.read_log(name) if log is None else log
+        cached = self._tables.borrow(name)
+        state = cached.read(max_staleness_ms=0) if log is None else log
         with self._lock:
             holds = self._holds.setdefault(name, HoldReader())
-        place, reader = self._warehouse.table(name), self._tables.table(name).read_source().reader
+        place = self._warehouse.table(name)
         return read_status(
-            Table.of(state.config, place, clock=self._clock, reader=reader),
+            Table.of(state.config, place, clock=self._clock, reader=cached.read_source().reader),
             read_source=self._reader_of,
             holds=holds,
             ended_erasures=self._ended_erasures,
