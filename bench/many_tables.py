@@ -20,12 +20,14 @@ from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.commit.table import Table
 from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.staging import stage_batch
+from icedb_log.log.codec import encode_log_file
 from icedb_log.log.reader import LogReader
+from icedb_log.model import FileMarker, LogFile
 from icedb_log.store.s3_options import S3Options
 from icedb_log.store_settings import StoreSettings
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_config import TableConfig
-from icedb_log.units import MIB
+from icedb_log.units import DAY_MS, MIB
 from icedb_log.warehouse import Warehouse
 from icedb_service.celery_app import make_app
 from icedb_service.redis_clients import open_redis
@@ -37,7 +39,7 @@ from bench.counting_s3 import take_counts
 from bench.servers import KEY, running, store_environment
 from bench.slow_s3 import running_slow_s3
 
-BUCKET: Final = "wh"
+BUCKET: Final = "many"
 LATENCY_MS: Final = 15
 POLL_S: Final = 0.1
 
@@ -61,10 +63,19 @@ class ManyTables:
         self._readers: dict[str, LogReader] = {}
 
     def create(self) -> None:
-        """Create all, with one commit each."""
+        """Create all, with a commit of yesterday each, so that they rest."""
+        time_ms = self._clock.now_ms() - DAY_MS
         for name in self.names:
-            create_table(self._warehouse.table(name), TableConfig.create(name=name))
-            self.commit(name)
+            place = self._warehouse.table(name)
+            create_table(place, TableConfig.create(name=name))
+            commit_id, batch_id = (new_batch_id(self._clock).replace("-", "") for _ in range(2))
+            data_key = place.paths.data_key(partition="", file_id=commit_id)
+            marker = FileMarker(data_key, size_bytes=100_000, created_ms=time_ms, row_count=1000)
+            log = LogFile(
+                time_ms, {"n": "BIGINT"}, (marker,), commit_id=commit_id, batch_ids=(batch_id,), change="append"
+            )
+            log_key = place.paths.log_key(time_ms=time_ms, commit_id=commit_id, is_merged=False)
+            place.store.put_if_absent(log_key, encode_log_file(log))
         self.take_counts()
 
     def commit(self, name: str) -> None:

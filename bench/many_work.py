@@ -22,7 +22,9 @@ from bench.many_tables import ManyTables, Server, committing
 CALLS_S: Final = 200
 MESSAGES_END_S: Final = 10.0
 """How long messages may come after the last commit."""
+SETTLED_S: Final = 3.0
 ROUNDS: Final = 6
+_FIGURES: Final = "icedb_snapshot_exporter_tables"
 _LOOKS: Final = "icedb_snapshot_watch_looks_total"
 _HEARS: Final = "icedb_snapshot_hears_commits"
 
@@ -43,6 +45,16 @@ class Spent:
     _looks: float = 0.0
 
     def begin(self) -> None:
+        """Count from now on; first wait until all is known, and nothing is looked at for a while."""
+        while self.server.read(_FIGURES) < len(self.tables.names):
+            time.sleep(1)
+        last = -1.0
+        while (now := self.server.read(_LOOKS)) != last:
+            last = now
+            time.sleep(SETTLED_S)
+        self.count()
+
+    def count(self) -> None:
         """Count from now on."""
         self.tables.take_counts()
         self._cpu_s, self._begin_s, self._looks = self.server.cpu_s(), time.monotonic(), self.server.read(_LOOKS)
@@ -163,7 +175,7 @@ class Fanned(TakesTurns):
             *_latencies("a call", called.call_ms),
             *_latencies("a message after its commit", heard.late_ms),
             Figure("messages", "messages/s", len(heard.late_ms) / self.seconds),
-            Figure("cpu of a message", "µs", 1e6 * self._cpu_s / len(heard.late_ms)),
+            Figure("cpu", "% of a core", 100 * self._cpu_s / (self.seconds + MESSAGES_END_S)),
         ]
 
 
@@ -198,9 +210,7 @@ class Churned(TakesTurns):
         half = ROUNDS // 2
         grown_mb = self._memory_mb[-1] - self._memory_mb[half - 1]
         return [
-            Figure(
-                "growth of memory in the last half, by 10,000 calls", "MiB", grown_mb * 10_000 / (half * self.count)
-            ),
+            Figure("memory for 10,000 calls more", "MiB", grown_mb * 10_000 / (half * self.count)),
             *(Figure(f"memory after round {number + 1}", "MiB", each) for number, each in enumerate(self._memory_mb)),
         ]
 
@@ -217,10 +227,11 @@ class WithoutRedis(TakesTurns):
 
     def run(self) -> None:
         """Look on."""
+        self.spent.begin()
         self.redis.stop()
         while self.spent.server.read(_HEARS):
             time.sleep(1)
-        self.spent.begin()
+        self.spent.count()
         time.sleep(self.seconds)
         self._figures = self.spent.end()
 
