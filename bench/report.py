@@ -28,6 +28,7 @@ ORDER: Final = (
     "seen",
     "snapshot",
     "starting",
+    "many",
     "vacuum",
     "iceberg",
     "growth",

@@ -2,9 +2,9 @@
 
 ``python -m bench.slow_s3 --root DIRECTORY --latency-ms 15 --port-file FILE``. Serves the files that are there when it
 starts as objects, each folder of the directory as a bucket: GetObject (ranges, ``If-Match``), HeadObject,
-ListObjectsV2. It looks at no signature. Requests wait side by side, as on S3, and not one after another: an event loop,
-no lock. What a request costs the server itself is taken from the same cores as the readers' time. Requests and bytes
-are counted, and told as :mod:`bench.counting_s3` tells them.
+ListObjectsV2; with ``--live`` those that are there when it is asked. It looks at no signature. Requests wait side by
+side, as on S3, and not one after another: an event loop, no lock. What a request costs the server itself is taken from
+the same cores as the readers' time. Requests and bytes are counted, and told as :mod:`bench.counting_s3` tells them.
 """
 
 import argparse
@@ -13,7 +13,7 @@ import json
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import formatdate
@@ -66,10 +66,12 @@ class Page:
 
 
 class Objects:
-    """What a bucket holds: every file below a directory, as it was at the start."""
+    """What a bucket holds: every file below a directory, or below one folder of it, as it was at the start."""
 
-    def __init__(self, root: Path) -> None:
-        self._by_key = {path.relative_to(root).as_posix(): _serve(path) for path in root.rglob("*") if path.is_file()}
+    def __init__(self, root: Path, folder: Path | None = None) -> None:
+        self._by_key = {
+            path.relative_to(root).as_posix(): _serve(path) for path in (folder or root).rglob("*") if path.is_file()
+        }
         self._keys = sorted(self._by_key)
 
     def answer(self, method: str, key: str, query: str, headers: dict[str, str]) -> Answer:
@@ -123,6 +125,21 @@ class Objects:
             f"<ETag>&quot;{found.etag}&quot;</ETag><Size>{found.size_bytes}</Size>"
             "<StorageClass>STANDARD</StorageClass></Contents>"
         )
+
+
+class LiveObjects(Objects):
+    """What a bucket holds whenever it is asked."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def answer(self, method: str, key: str, query: str, headers: dict[str, str]) -> Answer:
+        """Look at the object, or at the folder that a listing is of, and answer."""
+        prefix = key or parse_qs(query).get("prefix", [""])[0]
+        folder = self._root / prefix.rpartition("/")[0]
+        while True:
+            with suppress(FileNotFoundError):  # deleted meanwhile
+                return Objects(self._root, folder).answer(method, key, query, headers)
 
 
 def _serve(path: Path) -> Served:
@@ -222,9 +239,10 @@ class Connection(asyncio.Protocol):
         return _missing("NoSuchBucket") if objects is None else objects.answer(method, key, parts.query, headers)
 
 
-def running_slow_s3(root: Path, folder: Path, *, latency_ms: int) -> AbstractContextManager[str]:
-    """Serve what lies below ``root`` now; the server's address comes out."""
-    return running_server(["bench.slow_s3", "--root", str(root), "--latency-ms", str(latency_ms)], folder)
+def running_slow_s3(root: Path, folder: Path, *, latency_ms: int, is_live: bool = False) -> AbstractContextManager[str]:
+    """Serve what lies below ``root`` now, or what will lie there; the server's address comes out."""
+    more = ["--live"] if is_live else []
+    return running_server(["bench.slow_s3", "--root", str(root), "--latency-ms", str(latency_ms), *more], folder)
 
 
 async def _run(buckets: Mapping[str, Objects], latency_s: float, port_file: Path) -> None:
@@ -241,8 +259,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--root", type=Path, required=True)
     parser.add_argument("--latency-ms", type=int, required=True)
     parser.add_argument("--port-file", type=Path, required=True)
+    parser.add_argument("--live", action="store_true")
     options = parser.parse_args(arguments)
-    buckets = {folder.name: Objects(folder) for folder in options.root.iterdir() if folder.is_dir()}
+    kind = LiveObjects if options.live else Objects
+    buckets = {folder.name: kind(folder) for folder in options.root.iterdir() if folder.is_dir()}
     asyncio.run(_run(buckets, options.latency_ms / 1000, options.port_file))
 
 

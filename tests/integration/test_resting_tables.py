@@ -1,91 +1,17 @@
 """What a table at which nothing happens costs: each service's sweeps over simulated hours, every request counted."""
 
-from types import SimpleNamespace
-
 import pytest
-from icedb_ingest.metrics import IngestMetrics
-from icedb_ingest.settings import IngestSettings
-from icedb_ingest.tasks import MAX_STAGED_REST_MS, IngestTasks
-from icedb_janitor.metrics import JanitorMetrics
-from icedb_janitor.settings import JanitorSettings
-from icedb_janitor.tasks import JanitorTasks
+from icedb_ingest.tasks import MAX_STAGED_REST_MS
 from icedb_log.intervals import MAX_REST_MS
-from icedb_log.names import INGEST_FLUSH, JANITOR_VACUUM, MERGE_MERGE
-from icedb_log.serving.table_cache import TableCache
-from icedb_log.units import HOUR_MS, MINUTE_MS, SECOND_MS
-from icedb_log.warehouse import Warehouse
-from icedb_merger.metrics import MergeMetrics
-from icedb_merger.settings import MergerSettings
-from icedb_merger.tasks import MergeTasks
-from icedb_sim.fakes.scripted_store import ScriptedStore
-from icedb_sim.rigs.task_context import MemoryContext
-from icedb_snapshot.lag import LagExporter
-from icedb_snapshot.metrics import SnapshotMetrics
-from icedb_snapshot.requests import ServiceParts
-from icedb_snapshot.settings import SnapshotSettings
+from icedb_log.names import MERGE_MERGE
+from icedb_log.units import HOUR_MS, SECOND_MS
+from swept_services import Services
 
 
-class Services:
-    """Ingest, merger, janitor and snapshot service of one warehouse, which sweep when a simulated clock says so."""
-
-    def __init__(self):
-        store = "file:///unused"
-        self.ingest = MemoryContext(IngestMetrics())
-        self.merger = MemoryContext(MergeMetrics(), beside=self.ingest)
-        self.janitor = MemoryContext(JanitorMetrics(), beside=self.ingest)
-        self.clock = self.ingest.clock
-        self.store = ScriptedStore(self.ingest.warehouse.store)
-        for context in (self.ingest, self.merger, self.janitor):
-            context.warehouse = Warehouse(self.store, "root")
-        warehouse = Warehouse(self.store, "root")
-        self.ingest.create_table("events", log_grace_ms=MINUTE_MS)
-        self.flushes = IngestTasks(self.ingest, settings=IngestSettings(store=store), metrics=self.ingest.metrics)
-        self.merges = MergeTasks(self.merger, settings=MergerSettings(store=store), metrics=self.merger.metrics)
-        self.vacuums = JanitorTasks(self.janitor, settings=JanitorSettings(store=store), metrics=self.janitor.metrics)
-        tables = TableCache(warehouse, clock=self.clock, max_tables=9, wait_ms=1000, on_refresh=lambda _: None)
-        settings, metrics = SnapshotSettings(store=store), SnapshotMetrics()
-        reads = SimpleNamespace(tables=tables)
-        self.exporter = LagExporter(ServiceParts(warehouse, settings, metrics, self.clock, reads, None, None))
-        self.registry = metrics.registry
-        self.sweeps = {
-            2 * SECOND_MS: self.sweep_ingest,
-            10 * SECOND_MS: self.merges.sweep,
-            15 * SECOND_MS: self.exporter.export_once,
-            30 * SECOND_MS: self.sweep_janitor,
-        }
-
-    def sweep_ingest(self):
-        self.flushes.sweep()
-        self.run_woken(self.ingest, INGEST_FLUSH, self.flushes.flush)
-
-    def sweep_janitor(self):
-        self.vacuums.sweep()
-        self.run_woken(self.janitor, JANITOR_VACUUM, self.vacuums.vacuum)
-
-    def run_woken(self, context, task, work):
-        if (task, "events") in context.wakeups.woken:
-            context.wakeups.woken.clear()
-            work("events")
-
-    def run(self, duration_ms):
-        """Let time pass; return the requests for objects of the table."""
-        self.store.calls.clear()
-        ends_ms = self.clock.monotonic_ms() + duration_ms
-        while self.clock.monotonic_ms() < ends_ms:
-            self.clock.advance(SECOND_MS)
-            for interval_ms, sweep in self.sweeps.items():
-                if self.clock.monotonic_ms() // SECOND_MS * SECOND_MS % interval_ms == 0:
-                    sweep()
-        return [call for call in self.store.calls if "/events/" in call.key]
-
-    def figure(self, name):
-        return self.registry.get_sample_value(f"icedb_table_{name}", {"table": "events"})
-
-
-@pytest.fixture(scope="module")
-def rested():
+@pytest.fixture(scope="module", params=[1, 10], ids=["one worker each", "ten workers each"])
+def rested(request):
     """Services of a table that took one batch, hours ago."""
-    services = Services()
+    services = Services(request.param)
     services.ingest.stage([{"n": 1}])
     services.run(6 * HOUR_MS)
     assert services.figure("data_files") == 1
@@ -107,7 +33,8 @@ def test_a_batch_that_nobody_was_woken_for_waits_five_minutes_at_most(rested):
 
 def test_a_busy_table_is_looked_at_by_each_sweep(rested):
     rested.ingest.stage([{"n": 3}])
-    rested.flushes.flush("events")
+    for worker in rested.flushers:
+        worker.flush("events")
     before = len(rested.ingest.snapshot().live)
     for n in range(3):
         rested.ingest.stage([{"n": n}])

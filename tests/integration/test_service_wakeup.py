@@ -12,7 +12,7 @@ from icedb_service.celery_app import make_app
 from icedb_service.metrics import WAKE_OUTCOMES, MetricMaker, make_registry
 from icedb_service.redis_clients import open_redis
 from icedb_service.settings import ServiceSettings
-from icedb_service.wakeup import Wakeups
+from icedb_service.wakeup import LOOK_PREFIX, TABLE_PREFIX, Wakeups
 from icedb_sim.rigs.redis_server import RedisServer
 from waiting import LIMIT_MS, wait_until
 
@@ -148,3 +148,21 @@ def test_without_redis_the_caller_is_told_and_may_go_on(wakeups, server, redis, 
     assert wakeups.wake(INGEST_FLUSH, "events") is True
     assert redis.llen("ingest") == 1
     assert counted(counter) == {"sent": 1, "collapsed": 0, "failed": 2}
+
+
+def test_workers_share_looks_and_what_they_know_of_tables(wakeups, server, redis):
+    assert wakeups.claim_look("icedb.ingest.flush:events", 60_000) is True
+    assert wakeups.claim_look("icedb.ingest.flush:events", 60_000) is False
+    assert wakeups.claim_look("icedb.ingest.flush:other", 60_000) is True
+    redis.pexpire(f"{LOOK_PREFIX}icedb.ingest.flush:events", 1)
+    wait_until(lambda: wakeups.claim_look("icedb.ingest.flush:events", 60_000), "the pause is over")
+    wakeups.note_tables(["a", "b"], for_ms=60_000)
+    assert wakeups.find_tables(["a", "b", "c"]) == ["a", "b"]
+    wakeups.forget_table("a")
+    assert wakeups.find_tables(["a", "b", "c"]) == ["b"]
+    assert 0 < redis.pttl(f"{TABLE_PREFIX}b") <= 60_000
+    server.stop()
+    assert wakeups.claim_look("icedb.ingest.flush:more", 60_000) is None
+    wakeups.note_tables(["c"], for_ms=60_000)
+    wakeups.forget_table("c")
+    assert not wakeups.find_tables(["b"])

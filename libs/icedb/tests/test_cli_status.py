@@ -6,10 +6,11 @@ from urllib.parse import unquote_plus
 import orjson
 import pytest
 from icedb.cli import output, status_watch, table_cost
-from icedb.cli.status_figures import _format_leases, _print_all, _print_one, format_pressure, status_to_json
+from icedb.cli.status_figures import _format_leases, _print_one, format_pressure, print_all
 from icedb_log.commit.fence import FenceState, acquire_fence, write_fence
 from icedb_log.commit.table import Table
 from icedb_log.holds.leases import acquire_lease
+from icedb_log.serving.status import status_to_json
 from icedb_sim.fakes.scripted_store import Effect, Fault
 from icedb_sim.tables.small_table import SmallTable
 
@@ -28,7 +29,7 @@ def show(table, capsys, cost=None):
 def test_a_table_without_anything_says_so(table, capsys):
     shown = show(table, capsys)
     assert (shown["pressure"], shown["staged batches"], shown["quarantined batches"]) == ("none", "0", "0")
-    _print_all({"t": table.status()})
+    print_all([status_to_json("t", table.status())])
     assert capsys.readouterr().out.splitlines()[-1].split()[-1] == "-"
 
 
@@ -88,7 +89,7 @@ def test_pressure_is_told_with_its_reason_and_effect(table, capsys):
     assert show(table, capsys)["pressure"].startswith("slow: 2 log files")
     table.append(3)
     assert format_pressure(table.status()).endswith("(flush interval × 60.0, front ends refuse batches)")
-    _print_all({"t": table.status()})
+    print_all([status_to_json("t", table.status())])
     assert capsys.readouterr().out.splitlines()[-1].split()[-1] == "stop"
     assert status_to_json("t", table.status())["pressure"] == {
         "level": "stop",
@@ -134,7 +135,7 @@ def test_lost_commits_are_told_of_one_table_and_of_all(table, capsys):
     state = FenceState(9, "me", None, landed=(name,))
     write_fence(table.store, table.paths.fence_key("merge"), state, etag=None, clock=table.clock)
     assert show(table, capsys)["lost commits"].startswith("1, the first is")
-    _print_all({"t": table.status()})
+    print_all([status_to_json("t", table.status())])
     shown = capsys.readouterr()
     header, row = (line.split() for line in shown.out.splitlines())
     assert row[header.index("lost") + 1] == "1", "a size has two words"

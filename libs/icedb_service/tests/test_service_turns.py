@@ -54,6 +54,7 @@ class Load:
         big_ms: The longest turn that the service gives.
         every_ms: How long after its turn a small table has work again.
         workers: How many serve the queue.
+        tables: Small ones.
     """
 
     task: str
@@ -63,11 +64,12 @@ class Load:
     big_ms: int
     every_ms: int
     workers: int
+    tables: int = TABLE_COUNT
 
     @property
     def round_ms(self):
         """Longest fair wait: everybody is due at once, and the big table's turns and the sweeps go on beside them."""
-        work_ms = TABLE_COUNT * self.small_ms // self.workers
+        work_ms = self.tables * self.small_ms // self.workers
         return work_ms + 2 * self.big_ms + 2 * self.sweep_ms + work_ms // 4
 
 
@@ -86,7 +88,7 @@ class Queue:
         self.clock = self.context.clock
         self.context.wakeups = self
         self.context.list_tables = lambda: self.names
-        self.names = (BIG, *(f"t{number:04}" for number in range(TABLE_COUNT)))
+        self.names = (BIG, *(f"t{number:04}" for number in range(load.tables)))
         self.due_ms = dict.fromkeys(self.names, self.clock.monotonic_ms())
         self.waits_ms, self.turns = [], Counter()
         self.idle_count = self.most_waiting = 0
@@ -159,6 +161,8 @@ LOADS = {
     "merges": MERGES,
     "more merges than one worker can do": replace(MERGES, every_ms=MINUTE_MS),
     "merges by three workers": replace(MERGES, small_ms=1700, workers=3),
+    # Of 200 batches a second: a commit of each table in ten seconds, a merge of ten of them.
+    "merges of a thousand tables by ten workers": replace(MERGES, every_ms=100_000, workers=10, tables=1000),
     "flushes": Load(INGEST_FLUSH, INGEST_SWEEP, 2_000, small_ms=350, big_ms=20_000, every_ms=MINUTE_MS, workers=1),
     "vacuums": Load(JANITOR_VACUUM, JANITOR_SWEEP, 30_000, small_ms=1700, big_ms=60_000, every_ms=MINUTE_MS, workers=4),
 }

@@ -200,22 +200,36 @@ class GetChangesResponse(_message.Message):
     def __init__(self, table: _Optional[str] = ..., from_snapshot_id: _Optional[str] = ..., to_snapshot_id: _Optional[str] = ..., added: _Optional[_Iterable[_Union[DataFile, _Mapping]]] = ..., removed: _Optional[_Iterable[_Union[DataFile, _Mapping]]] = ..., added_count: _Optional[int] = ..., removed_count: _Optional[int] = ..., changed_columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., is_stable: _Optional[bool] = ...) -> None: ...
 
 class ListTablesRequest(_message.Message):
-    __slots__ = ("page_size", "page_token", "glob")
+    __slots__ = ("page_size", "page_token", "glob", "with_figures")
     PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
     PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     GLOB_FIELD_NUMBER: _ClassVar[int]
+    WITH_FIGURES_FIELD_NUMBER: _ClassVar[int]
     page_size: int
     page_token: str
     glob: str
-    def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., glob: _Optional[str] = ...) -> None: ...
+    with_figures: bool
+    def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., glob: _Optional[str] = ..., with_figures: _Optional[bool] = ...) -> None: ...
 
 class ListTablesResponse(_message.Message):
-    __slots__ = ("tables", "next_page_token")
+    __slots__ = ("tables", "next_page_token", "figures")
     TABLES_FIELD_NUMBER: _ClassVar[int]
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    FIGURES_FIELD_NUMBER: _ClassVar[int]
     tables: _containers.RepeatedScalarFieldContainer[str]
     next_page_token: str
-    def __init__(self, tables: _Optional[_Iterable[str]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+    figures: _containers.RepeatedCompositeFieldContainer[TableFigures]
+    def __init__(self, tables: _Optional[_Iterable[str]] = ..., next_page_token: _Optional[str] = ..., figures: _Optional[_Iterable[_Union[TableFigures, _Mapping]]] = ...) -> None: ...
+
+class TableFigures(_message.Message):
+    __slots__ = ("table", "figures", "age_ms")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    FIGURES_FIELD_NUMBER: _ClassVar[int]
+    AGE_MS_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    figures: str
+    age_ms: int
+    def __init__(self, table: _Optional[str] = ..., figures: _Optional[str] = ..., age_ms: _Optional[int] = ...) -> None: ...
 
 class GetTableRequest(_message.Message):
     __slots__ = ("table", "max_staleness_ms")

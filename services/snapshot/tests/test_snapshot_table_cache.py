@@ -328,3 +328,21 @@ def test_a_cold_open_costs_a_listing_and_a_read_of_each_log_file(cache, tables, 
     cache.table("events").read(max_staleness_ms=0)
     pages = -(-(log_count + 1) // 1000)
     assert Counter(asked) == {"get": 1, "list_page": pages * (1 if pages == 1 else 2)}
+
+
+def test_who_looks_at_all_tables_pushes_out_none_that_somebody_asks_for(store, tables, warehouse, clock):
+    names = [f"t{number}" for number in range(5)]
+    for name in names:
+        tables.create(name)
+    kept = TableCache(warehouse, clock=clock, max_tables=2, wait_ms=1000, on_refresh=lambda _: None)
+    first, second = kept.table("t0"), kept.table("t1")
+    for _ in range(2):
+        borrowed = [kept.borrow(name) for name in names]
+        assert [borrowed[0], borrowed[1]] == [first, second]
+        assert len(borrowed[4].read(max_staleness_ms=0).view.files) == 0
+    assert kept.borrow("t4") is not kept.borrow("t4")
+    kept.borrow("t0")  # no use
+    kept.table("t1")
+    kept.table("t2")  # pushes the one out that was not used
+    assert kept.table("t1") is second
+    assert kept.table("t0") is not first

@@ -1,12 +1,13 @@
 """Watchers and the polls behind them: one read for all, nothing twice, the newest state and no queue."""
 
 import asyncio
+import math
 from collections import Counter
 from types import SimpleNamespace
 
 import pytest
 from icedb_log.errors import CorruptLog, NotFound, Overloaded, Unavailable
-from icedb_snapshot.watches import PATIENT_POLLS, WatchCalls, Watcher
+from icedb_snapshot.watches import MESSAGES_A_ROUND, PATIENT_POLLS, WatchCalls, Watcher
 
 DEADLINE_S = 240
 MAX_AGE_MS = 500
@@ -16,7 +17,7 @@ IDLE_MS = 3_600_000
 class Rig:
     """Tables whose states are set by hand; each read waits until it is let through."""
 
-    def __init__(self, *, max_polls=8, max_watchers=10):
+    def __init__(self, *, max_polls=8, max_watchers=10, looks_s=math.inf):
         self.states = {"a": "a1", "b": "b1"}
         self.names = ["a", "b"]
         self.reads = []
@@ -39,6 +40,7 @@ class Rig:
         )
         self.watches = WatchCalls(self.parts, SimpleNamespace(run=self.listen))
         self.watches._max_age_ms = MAX_AGE_MS
+        self.watches._looks_s = looks_s
 
     async def listen(self, on_commit, on_change):
         self.listeners += 1
@@ -78,7 +80,7 @@ class Rig:
             await asyncio.sleep(0)
 
     def watch(self, *tables, may_see=lambda table: True):
-        watcher = Watcher(may_see, frozenset(tables) or None)
+        watcher = Watcher(may_see, frozenset(tables) or None, self.watches._turns)
         self.watches.add(watcher)
         return watcher
 
@@ -282,7 +284,64 @@ def test_who_watches_all_forgets_a_table_that_goes_and_who_named_it_waits_for_it
         await rig.poll(8)
         assert await taken(everything) == [("a", "")]
         assert rig.shown == (1, 1)
-        assert [*everything._told] == ["b"]  # tables come and go, as long as it watches
+        assert not everything._notes
+
+    run(test)
+
+
+def test_who_watches_all_keeps_no_table_polled_that_is_gone():
+    async def test(rig):
+        rig.watch()
+        named = rig.watch("a")
+        await rig.poll(4)
+        rig.states["a"] = NotFound("gone")
+        await rig.poll(4)
+        for _ in range(20):  # the list is older, and still has it
+            await rig.poll()
+        rig.watches.remove(named)
+        rig.names.remove("a")
+        await rig.poll(8)
+        assert rig.shown == (1, 1)
+
+    run(test)
+
+
+def test_messages_about_one_table_take_turns_and_leave_others_theirs():
+    async def test(rig):
+        watchers = [rig.watch("a") for _ in range(10 * MESSAGES_A_ROUND)]
+        told = []
+
+        async def tell(watcher):
+            told.append(await watcher.take())
+
+        telling = [asyncio.ensure_future(tell(watcher)) for watcher in watchers]
+        counts = []
+        rig.gate.release()
+        while len(told) < len(watchers):
+            before = len(told)
+            await asyncio.sleep(0)
+            counts.append(len(told) - before)
+        assert max(counts) <= MESSAGES_A_ROUND
+        assert {(event.table, event.snapshot_id) for event in told} == {("a", "a1")}
+        await asyncio.gather(*telling)
+
+    run(test, max_watchers=1000)
+
+
+def test_one_that_has_much_to_tell_gets_one_message_a_turn():
+    async def test(rig):
+        rig.states = {f"t{number}": "s1" for number in range(3)}
+        busy, other = rig.watch(*rig.states), rig.watch("t0")
+        await rig.poll(3)
+        order = []
+
+        async def tell(watcher, name):
+            while watcher._notes:
+                await watcher.take()
+                order.append(name)
+
+        await asyncio.gather(tell(busy, "busy"), tell(other, "other"))
+        assert order.index("other") < 2, order
 
     run(test)
 
@@ -371,6 +430,19 @@ def test_when_commits_are_heard_no_more_tables_are_read_each_interval_and_once_w
         assert len(rig.reads) == before
 
     run(test)
+
+
+def test_many_tables_are_read_less_often_while_no_commits_are_heard_and_at_once_when_they_are_again():
+    async def test(rig):
+        rig.watch("a", "b")
+        await rig.poll(20)
+        assert sorted(rig.reads) == ["a", "b"], "the second look of two tables is due when two looks are"
+        rig.states["a"] = "a2"
+        rig.watches.show_heard(True)
+        await rig.poll(20)
+        assert sorted(rig.reads) == ["a", "a", "b", "b"]
+
+    run(test, looks_s=2 * 1000 / IDLE_MS)
 
 
 def test_a_table_with_a_problem_is_read_each_interval_although_commits_are_heard():

@@ -7,7 +7,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from waiting import LIMIT_S
+from icedb_log.store_settings import open_warehouse
+from icedb_sim.rigs.snapshot_rig import start_snapshot
+from waiting import LIMIT_S, wait_until
 
 COMMANDS = (
     "table create",
@@ -265,6 +267,23 @@ def test_a_halted_table_does_not_hide_the_others(icedb, parquet):
     assert "halted" in icedb("status", code=5).out
     assert key in icedb("snapshot", "bad", code=5).error
     assert icedb("snapshot", "good", "-o", "json").json["file_count"] == 0
+
+
+def test_without_a_store_the_service_says_the_same_of_all_tables(process, parquet, url):
+    for name in ("bad", "good", "more"):
+        parquet.create(name)
+    parquet.damage("bad")
+    rig = start_snapshot(open_warehouse(url))
+    served = {"ICEDB_STORE": None, "ICEDB_SNAPSHOT_ADDRESS": rig.address}
+    try:
+        wait_until(lambda: rig.metric("icedb_snapshot_exporter_tables") == 3)
+        here, there = (process("status", code=5, **settings) for settings in ({}, served))
+        assert (there.out, there.error) == (here.out, here.error)
+        here, there = (process("status", "-o", "json", code=5, **settings) for settings in ({}, served))
+        assert [{*each} - {"age_ms"} for each in there.json["tables"]] == [{*each} for each in here.json["tables"]]
+        assert "ICEDB_STORE" in process("status", "good", code=2, **served).error
+    finally:
+        rig.stop()
 
 
 def test_a_table_without_a_readable_configuration_does_not_hide_the_others(icedb, parquet):

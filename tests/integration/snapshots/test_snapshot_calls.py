@@ -1,5 +1,7 @@
 """GetChanges, ListTables and GetTable over real gRPC on loopback, on a store in memory."""
 
+import json
+
 import grpc
 from icedb_log.holds.pins import create_pin
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
@@ -8,7 +10,7 @@ from icedb_log.units import DAY_MS
 from icedb_proto import snapshot_pb2 as pb
 from icedb_sim.fakes.scripted_store import Effect, Fault
 from snapshot_stub import other, refused
-from waiting import LIMIT_S
+from waiting import LIMIT_S, wait_until
 
 
 def changes(stub, **fields):
@@ -111,6 +113,24 @@ def test_a_pin_that_has_ended_by_itself_is_answered_from_memory_no_more(table, s
 
 
 # ListTables, GetTable.
+
+
+def test_figures_of_tables_come_with_their_names_as_the_exporter_has_read_them(table, serve, clock):
+    table.append(1)
+    damaged = other(table, "damaged")
+    damaged.append(1)
+    damaged.store.put(damaged.paths.log_key(time_ms=1, commit_id="0" * 32, is_merged=False), b"no log file")
+    rig = serve()
+    wait_until(lambda: rig.metric("icedb_snapshot_exporter_tables") == 2)
+    other(table, "later")
+    clock.ahead_ms += 7000
+    answer = list_tables(rig.stub, with_figures=True)
+    assert list(answer.tables) == ["damaged", "events", "later"]
+    figures = {each.table: json.loads(each.figures) for each in answer.figures}
+    assert {name: each["halted"] for name, each in figures.items()} == {"damaged": True, "events": False}
+    assert (figures["events"]["live_files"], figures["events"]["table"]) == (1, "events")
+    assert all(each.age_ms >= 7000 for each in answer.figures)
+    assert not list_tables(rig.stub).figures
 
 
 def test_tables_are_listed_in_pages_without_those_that_are_dropped(table, stub):

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 import grpc
+import orjson
 from icedb_log.clock import Clock
 from icedb_log.errors import IceDBError, InvalidRequest, Unavailable
 from icedb_log.store.s3_options import S3Options
@@ -39,6 +40,7 @@ MAX_TRIES: Final = 4
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 5.0
 MAX_PAGES_OF_TABLES: Final = 100_000
+_NOT_YET: Final = "the snapshot service has not read its figures yet; ask again in a few seconds"
 _GROWING: Final = wait_exponential(multiplier=FIRST_PAUSE_S, max=LONGEST_PAUSE_S) + wait_random(0, FIRST_PAUSE_S)
 
 
@@ -108,14 +110,28 @@ class GrpcReads:
 
     def tables(self, glob: str | None) -> tuple[str, ...]:
         """Return which tables there are, ascending."""
-        names: list[str] = []
+        return tuple(name for page in self._list_tables(glob=glob) for name in page.tables)
+
+    def figures(self) -> list[dict[str, Any]]:
+        """Return the figures of all tables, by name, as the service has read them last: how long ago is ``age_ms``.
+
+        One that the service has not read yet has an ``error``.
+        """
+        documents: list[dict[str, Any]] = []
+        for page in self._list_tables(with_figures=True):
+            known = {each.table: orjson.loads(each.figures) | {"age_ms": each.age_ms} for each in page.figures}
+            error = {"kind": "Unavailable", "message": _NOT_YET}
+            documents += [known.get(name, {"table": name, "halted": False, "error": error}) for name in page.tables]
+        return documents
+
+    def _list_tables(self, **asked: Any) -> Iterator[pb.ListTablesResponse]:
         token: str | None = None
         for _ in range(MAX_PAGES_OF_TABLES):
-            answer = self._ask("ListTables", pb.ListTablesRequest(page_token=token, glob=glob))
-            names += answer.tables
+            answer = self._ask("ListTables", pb.ListTablesRequest(page_token=token, **asked))
+            yield answer
             token = _maybe(answer, "next_page_token")
             if token is None:
-                return tuple(names)
+                return
         raise Unavailable(f"the list of tables does not end after {MAX_PAGES_OF_TABLES} pages")
 
     def table(self, table: str, max_staleness_ms: int | None = None) -> TableInfo:

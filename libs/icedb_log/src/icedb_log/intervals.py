@@ -1,7 +1,10 @@
-"""When something is due again: after an interval, a failure or a rest. In memory: who starts looks at everything."""
+"""When something is due again: after an interval, a failure or a rest.
+
+In memory: who starts looks at everything, and so does who has seen more keys than are remembered.
+"""
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from icedb_log.clock import Clock
 from icedb_log.units import MINUTE_MS
@@ -10,8 +13,14 @@ FIRST_PAUSE_MS: Final = 1000
 MAX_PAUSE_MS: Final = MINUTE_MS
 MAX_REST_MS: Final = 20 * MINUTE_MS
 """How long a key at which nothing happens is left alone at most."""
+TRIES_OF_A_PAUSE: Final = 10
+"""A key that somebody else looks at is asked for again after this part of the pause: who looks may die of it."""
 LOOKS_OF_A_REST: Final = 20
 """A key that has rested for a time is looked at again after this part of it."""
+LEAST_SHARED_MS: Final = 10_000
+"""Shorter pauses are not shared: a table at which something has just happened is looked at by each sweep."""
+MAX_KEYS: Final = 100_000
+"""Keys that are remembered, those of tables that are gone among them; then all are forgotten."""
 
 
 class Backoff:
@@ -31,6 +40,7 @@ class Backoff:
         """Count a failure and return the pause that follows, milliseconds."""
         count = self._failures.get(key, (0, 0))[0] + 1
         pause_ms = min(self._first_pause_ms << min(count - 1, 32), self._max_pause_ms)
+        _make_room(self._failures)
         self._failures[key] = (count, self._clock.monotonic_ms() + pause_ms)
         return pause_ms
 
@@ -62,6 +72,7 @@ class Intervals:
 
     def note(self, key: str) -> None:
         """Leave a key alone from now on."""
+        _make_room(self._noted_ms)
         self._noted_ms[key] = self._clock.monotonic_ms()
 
     def forget(self, key: str) -> None:
@@ -74,6 +85,7 @@ class Intervals:
             return False
         now_ms = self._clock.monotonic_ms()
         answer = ask()
+        _make_room(self._noted_ms)
         self._noted_ms[key] = now_ms
         return answer
 
@@ -84,28 +96,57 @@ class Rests:
     A sweep makes good what wake-ups lose. It looks at a table that has rested for *t* again after *t* / 20, and at
     least every ``max_rest_ms``: what happens at a busy table is seen at once, and one at which nothing happens costs
     hardly a request.
+
+    Args:
+        clock: This host's.
+        max_rest_ms: Longest pause.
+        claim: Takes a key and a pause. Several who sweep share a look: one of them gets it, and none of them another
+            until the pause is over.
     """
 
-    def __init__(self, clock: Clock, *, max_rest_ms: int = MAX_REST_MS) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        max_rest_ms: int = MAX_REST_MS,
+        claim: Callable[[str, int], bool] = lambda _key, _pause_ms: True,
+    ) -> None:
         self._clock = clock
         self._max_rest_ms = max_rest_ms
+        self._claim = claim
         self._rests: dict[str, tuple[object, int, int]] = {}
         """The state of each key that rests, since when, and when it was looked at last."""
 
     def is_due(self, key: str) -> bool:
-        """Whether a key is to be looked at now."""
+        """Whether a key is to be looked at now, by who asks."""
         rest = self._rests.get(key)
         if rest is None:
             return True
-        _, since_ms, looked_ms = rest
-        pause_ms = min((looked_ms - since_ms) // LOOKS_OF_A_REST, self._max_rest_ms)
-        return self._clock.monotonic_ms() - looked_ms >= pause_ms
-
-    def note(self, key: str, state: object | None) -> None:
-        """Note what a look at a key has found; it rests as long as that is the same. ``None``: there is work."""
+        state, since_ms, looked_ms = rest
         now_ms = self._clock.monotonic_ms()
-        before, since_ms, _ = self._rests.get(key, (None, now_ms, 0))
+        pause_ms = min((looked_ms - since_ms) // LOOKS_OF_A_REST, self._max_rest_ms)
+        if now_ms - looked_ms < pause_ms:
+            return False
+        if pause_ms < LEAST_SHARED_MS or self._claim(key, pause_ms):
+            return True
+        self._rests[key] = state, since_ms, now_ms - pause_ms + pause_ms // TRIES_OF_A_PAUSE
+        return False
+
+    def note(self, key: str, state: object | None, *, rest_ms: int = 0) -> None:
+        """Note what a look at a key has found; it rests as long as that is the same. ``None``: there is work.
+
+        ``rest_ms``: how long a key that was not resting has done so by what is found there.
+        """
+        now_ms = self._clock.monotonic_ms()
+        before, since_ms, _ = self._rests.get(key, (state, now_ms - rest_ms, 0))
         if state is None:
             self._rests.pop(key, None)
         else:
+            _make_room(self._rests)
             self._rests[key] = state, since_ms if state == before else now_ms, now_ms
+
+
+def _make_room(known: dict[str, Any]) -> None:
+    # A plain dict, each step of which is one for all threads: a cache that reorders itself would break.
+    if len(known) >= MAX_KEYS:
+        known.clear()

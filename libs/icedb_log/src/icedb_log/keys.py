@@ -194,6 +194,7 @@ class TablePaths:
     # What the keys of many objects begin with.
     log_prefix = _Below("/_log/")  # nothing but log files may begin so (wire rule)
     data_prefix = _Below("/_data/")
+    services_prefix = _Below("/_icedb/")  # all but the log and the data
     staging_prefix = _Below("/_icedb/staging/")
     quarantine_prefix = _Below("/_icedb/quarantine/")
     fences_prefix = _Below("/_icedb/fence/")

@@ -1,10 +1,10 @@
 """A warehouse: one object store, one root prefix, many tables below it."""
 
 import threading
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from cachetools import TTLCache
 
@@ -105,7 +105,7 @@ class Warehouse:
         check_table_name(name)
         return TableStore(self.store, TablePaths(name, f"{self.root}/{name}" if self.root else name))
 
-    def list_tables(self, *, known: Container[str] = ()) -> tuple[str, ...]:
+    def list_tables(self, *, known: Container[str] = (), names: Sequence[str] | None = None) -> tuple[str, ...]:
         """List the tables that are there and not dropped, ascending. Costs one listing and one read per folder.
 
         One whose configuration does not answer is listed, too: it hides none of the others, and is not hidden itself.
@@ -113,11 +113,12 @@ class Warehouse:
 
         Args:
             known: Folders that are taken for tables without a read, because the caller has lately seen that they are.
+            names: All folders, if they have just been listed.
 
         Raises:
             Unavailable: The folders could not be listed.
         """
-        names = self.list_names()
+        names = self.list_names() if names is None else names
         looked = dict(self._look([name for name in names if name not in known], is_whole=False))
         there = {name for name, found in looked.items() if isinstance(found, Unavailable) or found[0]}
         return tuple(name for name in names if name in there or name not in looked)
@@ -188,6 +189,22 @@ class Warehouse:
         return newest.config is not None and newest.config.dropped is None, dropped
 
 
+class SeenTables(Protocol):
+    """What several processes know together of the folders that one of them has lately seen to be tables."""
+
+    def find_tables(self, names: Collection[str]) -> Collection[str]:
+        """Return those of some folders that one of them has; none where nobody knows. Raises nothing."""
+        ...
+
+    def note_tables(self, names: Collection[str], *, for_ms: int) -> None:
+        """Let the others know for a time. Raises nothing."""
+        ...
+
+    def forget_table(self, name: str) -> None:
+        """Take it back. Raises nothing."""
+        ...
+
+
 class RecentTables:
     """The tables of a warehouse as they were lately, for who asks again and again. Thread-safe.
 
@@ -195,10 +212,21 @@ class RecentTables:
         clock: This host's.
         max_age_ms: How old the list may be. Each costs a listing, and a read for each folder that was not seen to be a
             table lately.
-        seen_ms: What that means: so much later a dropped one may be missed, unless :meth:`forget` tells of it.
+        seen_ms: What that means: so much later a dropped one may be missed, unless :meth:`forget` tells of it; twice as
+            much with ``others``.
+        others: Opens what is known together with others.
     """
 
-    def __init__(self, clock: Clock, *, max_age_ms: int, seen_ms: int = SEEN_MS) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        max_age_ms: int,
+        seen_ms: int = SEEN_MS,
+        others: Callable[[], SeenTables] | None = None,
+    ) -> None:
+        self._seen_ms = seen_ms
+        self._others = others
         self._names: TTLCache[str, tuple[str, ...]] = TTLCache(1, max_age_ms, clock.monotonic_ms)
         self._seen: TTLCache[str, None] = TTLCache(MAX_SEEN, seen_ms, clock.monotonic_ms)
         self._lock = threading.Lock()
@@ -208,11 +236,24 @@ class RecentTables:
         with self._lock:
             names = self._names.get("")
             if names is None:
-                names = self._names[""] = warehouse.list_tables(known=self._seen)
-                self._seen.update(dict.fromkeys(set(names) - set(self._seen)))
+                names = self._names[""] = self._list(warehouse)
             return names
+
+    def _list(self, warehouse: Warehouse) -> tuple[str, ...]:
+        folders = warehouse.list_names()
+        known = {name for name in folders if name in self._seen}
+        others = None if self._others is None else self._others()
+        if others is not None:
+            known.update(others.find_tables([name for name in folders if name not in known]))
+        names = warehouse.list_tables(known=known, names=folders)
+        if others is not None:
+            others.note_tables(set(names) - known, for_ms=self._seen_ms)
+        self._seen.update(dict.fromkeys(set(names) - set(self._seen)))
+        return names
 
     def forget(self, name: str) -> None:
         """Read a folder again in which no table was found."""
         with self._lock:
             self._seen.pop(name, None)
+        if self._others is not None:
+            self._others().forget_table(name)

@@ -33,10 +33,15 @@ from icedb_log.store.store_clock import SteadyTime
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import read_table_config
 from icedb_log.table.table_config import CONFIG_CACHE_TTL_MS, TableConfig
-from icedb_log.units import SECOND_MS
+from icedb_log.units import KIB, MIB, SECOND_MS
 from icedb_log.warehouse import RecentTables, Warehouse
 
-MAX_TABLES: Final = 256
+MAX_LOG_BYTES: Final = 128 * MIB
+"""Of log files that are kept parsed, as they are stored; those of one table count for half of it at most."""
+LEAST_BYTES: Final = 16 * KIB
+"""What a table counts for at least: so 8,192 tables are kept at most."""
+MAX_STEADY: Final = 10_000
+"""Tables of which it is kept what was heard of the store's time: a few numbers each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,21 +50,25 @@ class _Kept:
     reader: LogReader
     holds: HoldReader
 
+    def weigh(self, max_bytes: int) -> int:
+        """Return what it counts for."""
+        return min(max(LEAST_BYTES, self.reader.kept_bytes), max(LEAST_BYTES, max_bytes // 2))
+
 
 class LogReaders:
     """Keeps the readers of the tables that were used last. Thread-safe, as the readers are.
 
     Args:
         clock: Given to each reader.
-        max_tables: How many are kept; each holds the parsed log of its table.
+        max_bytes: Of log files that are kept parsed.
         is_compact: As of :class:`~icedb_log.log.reader.LogReader`: for those who ask little of most data files.
     """
 
-    def __init__(self, clock: Clock, *, max_tables: int = MAX_TABLES, is_compact: bool = False) -> None:
+    def __init__(self, clock: Clock, *, max_bytes: int = MAX_LOG_BYTES, is_compact: bool = False) -> None:
         self._clock = clock
         self._is_compact = is_compact
-        self._kept: LRUCache[str, _Kept] = LRUCache(max_tables)
-        self._steady: dict[str, SteadyTime] = {}
+        self._kept: LRUCache[str, _Kept] = LRUCache(max_bytes, getsizeof=lambda kept: kept.weigh(max_bytes))
+        self._steady: LRUCache[str, SteadyTime] = LRUCache(MAX_STEADY)
         self._lock = threading.Lock()
 
     def open(self, table: TableStore, *, owner: str = "") -> Table:
@@ -87,11 +96,11 @@ class LogReaders:
             if kept is None or kept.max_refresh_ms != max_refresh_ms:
                 reader = LogReader(table, clock=self._clock, max_refresh_ms=max_refresh_ms, is_compact=self._is_compact)
                 kept = _Kept(max_refresh_ms, reader, HoldReader())
-                self._kept[table.paths.prefix] = kept
+            self._kept[table.paths.prefix] = kept  # again: its log has grown since
             return kept.reader
 
     def steady_of(self, paths: TablePaths) -> SteadyTime:
-        """Return what was heard of the store's time in runs over the table. Never forgotten: it is a few numbers."""
+        """Return what was heard of the store's time in runs over the table."""
         with self._lock:
             return self._steady.setdefault(paths.prefix, SteadyTime(1))
 

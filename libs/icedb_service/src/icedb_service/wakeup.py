@@ -1,9 +1,12 @@
 """Wake-ups between services, by the contract of :mod:`icedb_log.wake_keys`.
 
 Also commits, announced to whoever listens (:mod:`icedb_service.announcements`), which workers are here and what each
-does, how far a task is, and when the next commit of a table is due.
+does, who has looked lately at a table that rests and which tables there are, how far a task is, and when the next
+commit of a table is due.
 """
 
+from collections.abc import Collection
+from contextlib import suppress
 from typing import Final
 
 import orjson
@@ -26,6 +29,10 @@ SERVED_MS: Final = 60_000
 """How long a queue counts as served after its worker has last said so."""
 SAID_EVERY_S: Final = 5.0
 """How often a worker says that it is here, and what it does."""
+LOOK_PREFIX: Final = "icedb:look:"
+"""Of the keys that say that one of several workers has looked lately at a table that rests."""
+TABLE_PREFIX: Final = "icedb:table:"
+"""Of the keys that say that a worker has lately seen that there is such a table."""
 SCAN_COUNT: Final = 500
 PROGRESS_KEPT_MS: Final = 60_000
 """How long what a task said of its progress counts, if it says nothing more."""
@@ -153,6 +160,37 @@ class Wakeups:
                 pipeline.execute()
         except (RedisError, OSError) as error:
             get_logger().debug("work_not_said", queue=worker.queue, error=type(error).__name__)
+
+    def claim_look(self, what: str, pause_ms: int) -> bool | None:
+        """Claim a look that nobody else gets before the pause is over.
+
+        Returns:
+            Whether nobody has claimed it before; ``None`` if Redis does not answer.
+        """
+        try:
+            return bool(self._redis.set(f"{LOOK_PREFIX}{what}", "1", nx=True, px=max(1, pause_ms)))
+        except (RedisError, OSError):
+            return None
+
+    def find_tables(self, names: Collection[str]) -> Collection[str]:
+        """Return those of some names of which a worker has lately seen that they are tables'. Best effort."""
+        try:
+            found = self._redis.mget([f"{TABLE_PREFIX}{name}" for name in names]) if names else []
+        except (RedisError, OSError):
+            return ()
+        return [name for name, seen in zip(names, found, strict=True) if seen is not None]
+
+    def note_tables(self, names: Collection[str], *, for_ms: int) -> None:
+        """Spare other workers the look whether these are tables. Best effort."""
+        with suppress(RedisError, OSError), self._redis.pipeline(transaction=False) as pipeline:
+            for name in names:
+                pipeline.set(f"{TABLE_PREFIX}{name}", "1", px=for_ms)
+            pipeline.execute()
+
+    def forget_table(self, name: str) -> None:
+        """Let workers look whether this is a table. Best effort."""
+        with suppress(RedisError, OSError):
+            self._redis.delete(f"{TABLE_PREFIX}{name}")
 
     def is_served(self, queue: Queue, *, now_ms: int) -> bool:
         """Whether a worker of a queue has lately said that it is here; true if Redis does not answer."""

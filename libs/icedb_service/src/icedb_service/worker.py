@@ -32,6 +32,7 @@ from celery.worker.state import active_requests
 from icedb_log.clock import Clock, SystemClock
 from icedb_log.commit.table import Acquired, Table, name_owner
 from icedb_log.errors import HaltError, IceDBError, NotFound, Unavailable, crashes_told
+from icedb_log.intervals import MAX_REST_MS, Rests
 from icedb_log.jobs import CheckAlive, never_stop
 from icedb_log.keys import TablePaths
 from icedb_log.names import COMMAND_QUEUES, Queue
@@ -63,6 +64,8 @@ ENGINE_LOOK_S: Final = 1.0
 TABLES_AGE_MS: Final = 10 * SECOND_MS
 """How old the list of tables may be by which a sweep goes. A newer table is found by a later sweep, and wake-ups need
 none."""
+ALONE_MS: Final = 10 * SECOND_MS
+"""How long looks are not shared after Redis has not answered."""
 EX_RECYCLE: Final = 0x9B
 """Exit code that the pool takes for an orderly replacement of a child."""
 
@@ -159,7 +162,9 @@ class WorkerContext(Generic[E]):
         """Why the engine could not be opened when that was tried last."""
         self._loop_pid: int | None = None
         """In a child: of the process whose loop takes messages."""
-        self._tables = RecentTables(clock, max_age_ms=TABLES_AGE_MS)
+        self._alone_until_ms = 0
+        """Until when looks are not shared: Redis has not answered."""
+        self._tables = RecentTables(clock, max_age_ms=TABLES_AGE_MS, others=lambda: self.wakeups)
 
     @cached_property
     def engine(self) -> E:
@@ -261,6 +266,22 @@ class WorkerContext(Generic[E]):
             on_fence=lambda acquired: self._note_fence(table, acquired),
             on_commit=self.wakeups.announce_commit,
         )
+
+    def make_rests(self, what: str, *, max_rest_ms: int = MAX_REST_MS) -> Rests:
+        """Return what remembers the tables that rest; the workers that look for the same share their looks."""
+        return Rests(
+            self.clock,
+            max_rest_ms=max_rest_ms,
+            claim=lambda table, pause_ms: self._claim_look(f"{what}:{table}", pause_ms),
+        )
+
+    def _claim_look(self, what: str, pause_ms: int) -> bool:
+        if self.clock.monotonic_ms() < self._alone_until_ms:
+            return True
+        is_claimed = self.wakeups.claim_look(what, pause_ms)
+        if is_claimed is None:  # a sweep over a thousand tables must not wait for it a thousand times
+            self._alone_until_ms = self.clock.monotonic_ms() + ALONE_MS
+        return is_claimed is not False
 
     def list_tables(self) -> tuple[str, ...]:
         """List the tables, as :meth:`~icedb_log.warehouse.Warehouse.list_tables` did lately. Raises Unavailable."""

@@ -1,19 +1,23 @@
 """The figures of all tables, read again and again while somebody looks: a page of a thousand tables waits for none.
 
 Owns one thread that begins rounds, and a pool that reads. A table that cannot be read does not keep the others from
-being shown, and shows why. Nobody looks: nothing is read. Must never write.
+being shown, and shows why. One at which nothing happens is read less often. Nobody looks: nothing is read. Must never
+write.
 """
 
+import hashlib
 import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Final
 
 from icedb_log.clock import Clock
 from icedb_log.errors import IceDBError, NotFound, Unavailable, crashes_told
+from icedb_log.intervals import Rests
 from icedb_log.serving.status import Health, TableStatus, find_health
-from icedb_log.serving.statuses import StatusReader
+from icedb_log.serving.statuses import StatusReader, describe_rest
 from icedb_log.serving.table_cache import TableState
 from icedb_log.table.table_config import unite_columns
 from icedb_log.units import MINUTE_MS, SECOND_MS
@@ -22,10 +26,12 @@ from icedb_service.logs import get_logger
 
 WATCHED_MS: Final = MINUTE_MS
 """Figures are read for so long after somebody has looked at them."""
+MAX_REST_MS: Final = MINUTE_MS
+"""How old the figures of a table at which nothing happens get at most, while somebody looks."""
 NOT_YET: Final = Unavailable("its log is being read")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TableFigures:
     """What is known of a table.
 
@@ -46,7 +52,7 @@ class TableFigures:
         """Whether nobody has tried to read it yet."""
         return self.error is NOT_YET
 
-    @property
+    @cached_property
     def health(self) -> Health:
         """How it is, in a word."""
         if self.is_new:
@@ -55,15 +61,20 @@ class TableFigures:
         assert found is not None  # noqa: S101 - it was read, or there is an error
         return find_health(found)
 
-    @property
-    def mark(self) -> tuple[object, ...]:
+    @cached_property
+    def mark(self) -> str:
         """What differs when a page has something new to show: ages grow by themselves, and are no news."""
         status = self.status
         if status is None or self.error is not None:
-            return (str(self.error),)
+            return make_mark(str(self.error))
         counts = (status.staged_batches, status.quarantined_batches, status.log_files, status.merge_lag_files)
         busy = tuple((worker.owner, worker.role) for worker in status.workers)
-        return (status.snapshot_id, *counts, len(status.leases), status.published_ms, self.health, busy)
+        return make_mark((status.snapshot_id, *counts, len(status.leases), status.published_ms, self.health, busy))
+
+
+def make_mark(shown: object) -> str:
+    """Return what tells one state of a page from another, for its stream."""
+    return hashlib.blake2b(repr(shown).encode(), digest_size=8).hexdigest()
 
 
 class Figures:
@@ -92,6 +103,7 @@ class Figures:
         self._interval_ms = interval_ms
         self._threads = threads
         self._known: dict[str, TableFigures] = {}
+        self._rests = Rests(clock, max_rest_ms=MAX_REST_MS)
         self._looked_ms = self._round_ms = clock.monotonic_ms() - WATCHED_MS
         self._lock = threading.Lock()
         self._wanted = threading.Event()
@@ -124,10 +136,12 @@ class Figures:
             return dict(self._known)
 
     def read_round(self) -> None:
-        """Read all tables once. Never raises for a table; says so if they cannot be listed."""
+        """Read all tables that do not rest. Never raises for a table; says so if they cannot be listed."""
         started_ms, now_ms = self._clock.monotonic_ms(), self._clock.now_ms()
+        with self._lock:
+            resting = {name for name in self._known if not self._rests.is_due(name)}
         try:
-            names = self._warehouse.list_tables()
+            names = self._warehouse.list_tables(known=resting)
         except IceDBError as error:
             self.problem = str(error)
             return
@@ -138,22 +152,24 @@ class Figures:
         for name in gone:
             self._statuses.drop(name)
         with ThreadPoolExecutor(self._threads, "icedb-console-figures") as pool:
-            list(pool.map(self._read_in_round, names))
+            list(pool.map(self._read_in_round, [name for name in names if name not in resting]))
         self.read_ms, self._round_ms = now_ms, started_ms
 
     def read_table(self, name: str, *, log: TableState | None = None) -> TableStatus:
-        """Read one table now, and keep what it is.
+        """Read one table now, and keep what it is; a table that is wrong in any way does not rest.
 
         Raises:
             NotFound: No such table.
             HaltError: Its log cannot be read.
             Unavailable: The store did not answer.
         """
+        rest, rest_ms = None, 0
         try:
             with crashes_told(f"table {name}: its figures"):
                 state = self._statuses.read_log(name) if log is None else log
                 status = self._statuses.read(name, log=state)
                 columns = unite_columns(state.snapshot.schema, state.config)
+            rest, rest_ms = describe_rest(status), status.rest_ms
         except NotFound:
             with self._lock:
                 self._known.pop(name, None)
@@ -162,6 +178,8 @@ class Figures:
             with self._lock:
                 self._known[name] = replace(self._known.get(name) or TableFigures(name), error=error)
             raise
+        finally:
+            self._rests.note(name, rest, rest_ms=rest_ms)
         with self._lock:
             self._known[name] = TableFigures(name, status, None, columns)
         return status

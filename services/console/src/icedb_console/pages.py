@@ -6,7 +6,6 @@ is old itself, or that there is news: then the script of the page fetches it aga
 """
 
 import asyncio
-import hashlib
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 
 from icedb_console.actions import ACTIONS, Actions
-from icedb_console.figures import Figures, TableFigures
+from icedb_console.figures import Figures, TableFigures, make_mark
 from icedb_console.metrics import ConsoleMetrics, Page
 from icedb_console.queries import Queries, QueryFailed, QueryRows
 from icedb_console.query_api import answer_rows, read_statement
@@ -169,7 +168,7 @@ class Pages:
         return {
             "table": name,
             "facts": facts,
-            "mark": make_mark(facts.mark),
+            "mark": facts.mark,
             "as_of_ms": facts.read_ms,
             "status": facts.status,
             "config": facts.config,
@@ -446,7 +445,9 @@ class Pages:
             facts = await self._parts.facts.read(table)
         except IceDBError as error:
             return make_mark(str(error)), False
-        return make_mark(None if facts is None else facts.mark), facts is not None and self._is_late(facts.read_ms)
+        if facts is None:
+            return make_mark(None), False
+        return facts.mark, self._is_late(facts.read_ms)
 
     def _is_late(self, read_ms: int) -> bool:
         return self._parts.clock.now_ms() - read_ms > OLD_MS + self._parts.settings.console_refresh_ms
@@ -535,11 +536,6 @@ class Pages:
 def _answer_file(body: bytes, file_format: str) -> Response:
     headers = {"content-disposition": f'attachment; filename="query.{file_format}"', "cache-control": "no-store"}
     return Response(body, media_type=MEDIA_TYPES[file_format], headers=headers)
-
-
-def make_mark(shown: object) -> str:
-    """Return what tells one state of a page from another, for its stream."""
-    return hashlib.blake2b(repr(shown).encode(), digest_size=8).hexdigest()
 
 
 async def _wait_until_left(request: Request) -> None:

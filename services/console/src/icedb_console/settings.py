@@ -22,7 +22,7 @@ class ConsoleSettings(HttpServiceSettings, ReaderSettings):
 
     console_refresh_ms: Annotated[int, Field(ge=500, le=10 * MINUTE_MS)] = 5 * SECOND_MS
     """How often the figures of all tables are read while a page is open, milliseconds; not at all otherwise.
-    A round costs some ten small requests to the store for each table."""
+    A round costs six small requests to the store for each table; one at which nothing happens is read each minute."""
 
     console_max_queries: Annotated[int, Field(ge=0, le=1000)] = 4
     """Queries that run at once, each in a process of its own; more are refused. 0 turns the query box off."""

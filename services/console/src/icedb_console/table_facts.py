@@ -84,7 +84,7 @@ class TableFacts:
     read_ms: int
 
     @property
-    def mark(self) -> tuple[object, ...]:
+    def mark(self) -> str:
         """What differs when the page has something new to show."""
         return TableFigures(self.config.name, self.status, None).mark
 

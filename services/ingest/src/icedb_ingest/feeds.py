@@ -12,7 +12,7 @@ from icedb_log.commit.table import Table
 from icedb_log.errors import HaltError, IceDBError, NotFound, crashes_told
 from icedb_log.feed.feeds import FeedResult, FeedRun, feed_view
 from icedb_log.feed.views import is_feed_needed, list_view_names, read_registration, source_of
-from icedb_log.intervals import Intervals, Rests
+from icedb_log.intervals import Intervals
 from icedb_log.keys import TablePaths
 from icedb_log.names import INGEST_FEED
 from icedb_log.results import Work
@@ -62,7 +62,7 @@ class FeedTasks:
             _MAX_TABLES, VIEW_NAMES_AGE_MS, context.clock.monotonic_ms
         )
         self._no_views = Intervals(context.clock, TABLE_KIND_AGE_MS)
-        self._rests = Rests(context.clock, max_rest_ms=MAX_VIEW_REST_MS)
+        self._rests = context.make_rests(INGEST_FEED, max_rest_ms=MAX_VIEW_REST_MS)
 
     def feed(self, table: str) -> Work:
         """Let a view take what was committed to its source, many commits in one, and then a step of its backfill.
@@ -106,11 +106,11 @@ class FeedTasks:
 
     def sweep_table(self, paths: TablePaths) -> None:
         """Wake the feed of a table if it is a view with something to take. Raises nothing of ours."""
-        if not self._no_views.is_due(paths.name) or not self._rests.is_due(paths.name):
-            return
         key = backoff_key(INGEST_FEED, paths.name)
         backoff = self._context.runner.backoff
-        if not backoff.is_due(key) or not self._watch.is_turn(paths.name):
+        if not (self._no_views.is_due(paths.name) and backoff.is_due(key) and self._watch.is_turn(paths.name)):
+            return
+        if not self._rests.is_due(paths.name):
             return
         try:
             with crashes_told(f"view {paths.name}: the look for {INGEST_FEED}"):

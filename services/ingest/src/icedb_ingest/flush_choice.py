@@ -13,7 +13,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import Final, Literal
 
-from cachetools import TTLCache
+from cachetools import LRUCache, TTLCache
 from icedb_log.clock import Clock
 from icedb_log.ingest.flush import FlushLimits, FlushResult
 from icedb_log.ingest.staging import StagedListing, list_staged
@@ -47,8 +47,8 @@ class FlushChoice:
         self._limits = limits
         self._small = small
         self._streams: TTLCache[str, bool] = TTLCache(_MAX_TABLES, STREAM_AGE_MS, clock.monotonic_ms)
-        self._lowered: dict[str, int] = {}
-        self._others: dict[tuple[Takes, str], frozenset[str]] = {}
+        self._lowered: LRUCache[str, int] = LRUCache(_MAX_TABLES)
+        self._others: LRUCache[tuple[Takes, str], frozenset[str]] = LRUCache(_MAX_TABLES)
 
     def limits(self, table: str, takes: Takes) -> FlushLimits:
         """Return the bounds of the table's next commit of batches of one size."""

@@ -10,6 +10,7 @@ for a measure. A failure here never keeps a flush from its work: without a measu
 from dataclasses import dataclass
 from typing import Any, Final
 
+from cachetools import LRUCache
 from icedb_log.commit.invariants import MAX_LOG_FILES
 from icedb_log.errors import IceDBError, NotFound
 from icedb_log.ingest.pressure import (
@@ -51,6 +52,9 @@ files there are, but the backlog takes the whole log."""
 
 FOREIGN_WORDS_INTERVAL_MS: Final = 30 * SECOND_MS
 """How often a table without pressure is asked for what another worker, perhaps a dead one, said about it."""
+
+MAX_TABLES: Final = 10_000
+"""Tables that something is known of; a worker that just starts knows nothing of any."""
 
 _NO_PRESSURE: Final = Pressure()
 
@@ -111,7 +115,7 @@ class PressureWatch:
     def __init__(self, context: WorkerContext[Any], *, settings: IngestSettings) -> None:
         self._context = context
         self._settings = settings
-        self._tables: dict[str, _Known] = {}
+        self._tables: LRUCache[str, _Known] = LRUCache(MAX_TABLES)
         self._foreign_words = Intervals(context.clock, FOREIGN_WORDS_INTERVAL_MS)
 
     def interval_ms(self, pressure: Pressure) -> int:

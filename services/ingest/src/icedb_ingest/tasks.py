@@ -3,18 +3,17 @@
 How a table is flushed, is :mod:`icedb_log.ingest.flush`'s business.
 """
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from cachetools import LRUCache
 from celery import Celery
 from icedb_log.commit.invariants import MAX_LOG_FILES
 from icedb_log.commit.table import Table
 from icedb_log.feed.views import read_source_schema
 from icedb_log.ingest.flush import FlushLimits, FlushResult, FlushRun, flush_table
-from icedb_log.intervals import Rests
 from icedb_log.jobs import SizeClass
 from icedb_log.keys import TablePaths
 from icedb_log.names import (
@@ -42,7 +41,7 @@ from icedb_ingest.feeds import FeedTasks
 from icedb_ingest.flush_choice import FlushChoice, Takes
 from icedb_ingest.imports import ImportTasks
 from icedb_ingest.metrics import IngestMetrics
-from icedb_ingest.pressure_watch import PressureWatch
+from icedb_ingest.pressure_watch import MAX_TABLES, PressureWatch
 from icedb_ingest.settings import IngestSettings
 
 if TYPE_CHECKING:
@@ -97,8 +96,8 @@ class IngestTasks:
             clock=context.clock,
         )
         self._watch = PressureWatch(context, settings=settings)
-        self._rests = Rests(context.clock, max_rest_ms=MAX_STAGED_REST_MS)
-        self._commits_since_wake: Counter[str] = Counter()
+        self._rests = context.make_rests(INGEST_FLUSH, max_rest_ms=MAX_STAGED_REST_MS)
+        self._commits_since_wake: LRUCache[str, int] = LRUCache(MAX_TABLES)
         self.feeds: Final = FeedTasks(
             context, settings=settings, metrics=metrics, watch=self._watch, wake_merge=self._wake_merge
         )
@@ -303,11 +302,11 @@ class IngestTasks:
         return True
 
     def _wake_merge(self, table: str, commits: int) -> None:
-        self._commits_since_wake[table] += commits
+        commits += self._commits_since_wake.pop(table, 0)
         is_pressed = self._watch.pressure_of(table).level != "none"
         wanted = 1 if is_pressed else self._settings.merge_wake_commits
-        if self._commits_since_wake[table] >= wanted and self._context.wakeups.try_wake(MERGE_MERGE, table):
-            del self._commits_since_wake[table]
+        if commits and not (commits >= wanted and self._context.wakeups.try_wake(MERGE_MERGE, table)):
+            self._commits_since_wake[table] = commits
 
 
 def needs_of_check(arguments: Mapping[str, Any]) -> Sequence[Need]:

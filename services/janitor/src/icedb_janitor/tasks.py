@@ -15,7 +15,7 @@ from icedb_log.clean.sweep import SweepResult, sweep_table
 from icedb_log.clean.vacuum import VacuumBounds, VacuumCaches, VacuumResult, vacuum_table
 from icedb_log.commit.table import Table
 from icedb_log.errors import IceDBError, Unavailable
-from icedb_log.intervals import MAX_REST_MS, Intervals, Rests
+from icedb_log.intervals import MAX_REST_MS, Intervals
 from icedb_log.names import JANITOR_ORPHANS, JANITOR_PURGE, JANITOR_SWEEP, JANITOR_VACUUM
 from icedb_log.results import Work
 from icedb_log.store.object_store import FailedDelete
@@ -47,7 +47,7 @@ class JanitorTasks:
         self._context = context
         self._settings = settings
         self._metrics = metrics
-        self._rests = Rests(context.clock)
+        self._rests = context.make_rests(JANITOR_VACUUM)
         self._drop_looks = Intervals(context.clock, MAX_REST_MS)
         """When it was seen of each table that nothing of its name is dropped."""
         self._orphan_sweeps = Intervals(context.clock, settings.orphan_sweep_interval_ms)

@@ -58,8 +58,11 @@ class MergeTasks:
         self._settings = settings
         self._metrics = metrics
         self._indexes: LRUCache[str, MergeIndex] = LRUCache(MAX_INDEXES)
-        self._rests: dict[Lane, Rests] = {"hot": Rests(context.clock), "cold": Rests(context.clock)}
-        self._erasure_rests = Rests(context.clock)
+        self._rests: dict[Lane, Rests] = {
+            "hot": context.make_rests(MERGE_MERGE),
+            "cold": context.make_rests(MERGE_COLD),
+        }
+        self._erasure_rests = context.make_rests(MERGE_ERASE)
         self._cold = Intervals(context.clock, settings.merge_cold_interval_ms)
         self._erasures = Intervals(context.clock, settings.merge_erase_interval_ms)
         self._ended_erasures: set[str] = set()

@@ -296,7 +296,7 @@ class SnapshotService(EndpointService[SnapshotSettings, SnapshotMetrics]):
         )
         self._server = await GrpcServer.start(
             SERVICE.full_name,
-            make_handlers(self.calls, TableCalls(parts), self._watches),
+            make_handlers(self.calls, TableCalls(parts, self._exporter.documents), self._watches),
             GrpcServerOptions(
                 address=settings.snapshot_address,
                 remedy="set ICEDB_SNAPSHOT_ADDRESS to a free one, e.g. 127.0.0.1:50052",

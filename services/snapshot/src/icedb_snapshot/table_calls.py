@@ -9,7 +9,7 @@ Leases hold a table at a time (rule J4). They are all that this service writes: 
 
 import base64
 import binascii
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from itertools import chain, groupby, islice
 from typing import Any, Final
 
@@ -29,6 +29,7 @@ from icedb_proto import snapshot_pb2 as pb
 from icedb_service.access.access_file import ANYBODY, Identity, Verb
 
 from icedb_snapshot.answers import describe_columns, describe_values
+from icedb_snapshot.lag import Document
 from icedb_snapshot.requests import ServiceParts, check_time_ms, read_glob, read_time_ms
 
 MAX_LISTED_TABLES: Final = 1000
@@ -39,8 +40,9 @@ MAX_PAGE_BYTES: Final = MIB
 class TableCalls:
     """Answers the calls about tables. Each raises an IceDBError for whatever is wrong."""
 
-    def __init__(self, parts: ServiceParts) -> None:
+    def __init__(self, parts: ServiceParts, documents: Mapping[str, Document]) -> None:
         self._parts = parts
+        self._documents = documents
         self._holds: LRUCache[str, HoldReader] = LRUCache(parts.settings.read_max_tables)
 
     async def list_tables(self, request: pb.ListTablesRequest, context: Any) -> pb.ListTablesResponse:
@@ -62,7 +64,14 @@ class TableCalls:
         )
         page = list(islice(found, page_size + 1))
         token = _encode_token(page[page_size - 1]) if len(page) > page_size else None
-        return pb.ListTablesResponse(tables=page[:page_size], next_page_token=token)
+        answer = pb.ListTablesResponse(tables=page[:page_size], next_page_token=token)
+        for name in answer.tables if request.with_figures else ():
+            document = self._documents.get(name)
+            if document is not None:
+                may_see_source = not document.source or access.guard.can_see(identity, document.source)
+                age_ms = max(0, self._parts.clock.monotonic_ms() - document.read_ms)
+                answer.figures.add(table=name, figures=document.text(with_view=may_see_source), age_ms=age_ms)
+        return answer
 
     async def get_table(self, request: pb.GetTableRequest, context: Any) -> pb.Table:
         """Return what a table is."""

@@ -52,6 +52,22 @@ class RecordedWakeups:
         self.turns: dict[str, int] = {}
         self.is_silent = False
 
+    def find_tables(self, names: Iterable[str]) -> Iterable[str]:
+        """Know nothing of others."""
+        del names
+        return ()
+
+    def note_tables(self, names: Iterable[str], *, for_ms: int) -> None:
+        """Tell nobody."""
+
+    def forget_table(self, name: str) -> None:
+        """Tell nobody."""
+
+    def claim_look(self, what: str, pause_ms: int) -> bool:
+        """Let every look through, as if nobody else looked."""
+        del what, pause_ms
+        return True
+
     def announce_commit(self, table: str) -> None:
         """Note a commit."""
         self.announced.append(table)

@@ -1,15 +1,22 @@
 """``icedb status``: every table in figures, read from its log; ``--watch`` is :mod:`icedb.cli.status_watch`."""
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from typing import Any, Final
 
 import typer
-from icedb_log.errors import HaltError, IceDBError
+from icedb_log.errors import IceDBError
 from icedb_log.ingest.pressure import describe_failure
 from icedb_log.serving.status import TableStatus, read_status
+from icedb_log.store.object_store import limit_reads, map_each
 
 from icedb.cli.output import print_error
-from icedb.cli.runner import FAILED, HALTED, Run, argument, command, flag
-from icedb.cli.status_figures import Found, read_figures, show_found, to_document
+from icedb.cli.runner import FAILED, HALTED, Run, argument, command, flag, is_served
+from icedb.cli.status_figures import Found, read_figures, show_all, show_found, to_document
+
+READ_THREADS: Final = 16
+FEW_TABLES: Final = 4
+"""So many tables are read one after the other; of more, some at once."""
 
 
 @command(records="tables")
@@ -19,28 +26,48 @@ def status(
     table: str | None = argument("Name of a table; all tables by default.", None, metavar="[TABLE]"),
     watch: bool = flag("--watch", "Show it live, until Ctrl-C; with -o json or -o ndjson a document per line."),
 ) -> None:
-    """Show files, rows, staged batches, merge lag and health of tables. Needs no service."""
+    """Show files, rows, staged batches, merge lag and health of tables.
+
+    Reads the store. Without one, the snapshot service tells of all tables what it has read last for its own metrics.
+    """
     if watch:
         from icedb.cli.status_watch import watch_status  # noqa: PLC0415 - for those who watch
 
         watch_status(run, table)
         return
-    names = (table,) if table is not None else run.client.warehouse.list_tables()
-    found: Found = {}
-    for name in names:
-        state = read_figures(name, lambda name: read_status(run.open(name)), is_only=table is not None)
-        if state is not None:
-            found[name] = state
-    document = to_document(found)
-    cost = None if table is None else _add_cost(run, table, document)
-    run.answer(document, lambda: show_found(run, table, found, cost=cost))
-    for name, state in found.items():
-        if problem := _find_problem(name, state):
+    if table is None and is_served(run.client):
+        documents = _ask_service(run)
+        run.answer({"tables": documents}, lambda: show_all(run, documents))
+    else:
+        found = _read(run, table)
+        document = to_document(found)
+        documents = document["tables"]
+        cost = None if table is None else _add_cost(run, table, document)
+        run.answer(document, lambda: show_found(run, table, found, cost=cost))
+    for each in documents:
+        if problem := _find_problem(each):
             print_error(problem)
-    if any(_find_halt(state) for state in found.values()):
+    if any(each["halted"] for each in documents):
         raise typer.Exit(HALTED)
-    if any(isinstance(state, IceDBError) for state in found.values()):
+    if any("error" in each for each in documents):
         raise typer.Exit(FAILED)
+
+
+def _read(run: Run, table: str | None) -> Found:
+    def read(name: str) -> TableStatus | IceDBError | None:
+        return read_figures(name, lambda name: read_status(run.open(name)), is_only=table is not None)
+
+    names = (table,) if table is not None else run.client.warehouse.list_tables()
+    threads = limit_reads(run.client.warehouse.store, READ_THREADS) if len(names) > FEW_TABLES else 1
+    states = zip(names, map_each(read, names, threads=threads, name="icedb-status"), strict=True)
+    return {name: state for name, state in states if state is not None}
+
+
+def _ask_service(run: Run) -> Sequence[dict[str, Any]]:
+    from icedb_client.grpc_reads import GrpcReads  # noqa: PLC0415 - for those who have a service
+
+    with closing(GrpcReads(run.client.settings, clock=run.clock)) as reads:
+        return reads.figures()
 
 
 def _add_cost(run: Run, table: str, document: dict[str, Any]) -> str | None:
@@ -58,15 +85,8 @@ def _add_cost(run: Run, table: str, document: dict[str, Any]) -> str | None:
     return describe_cost(costs)
 
 
-def _find_problem(name: str, state: TableStatus | IceDBError) -> str:
-    if halt := _find_halt(state):
-        return f"table {name} is halted: {halt}"
-    if isinstance(state, IceDBError):
-        return f"table {name} cannot be read: {state}"
-    return describe_failure(name, state.failing) if state.failing else ""
-
-
-def _find_halt(state: TableStatus | IceDBError) -> str:
-    if isinstance(state, TableStatus):
-        return state.halted
-    return str(state) if isinstance(state, HaltError) else ""
+def _find_problem(table: Mapping[str, Any]) -> str:
+    name, error = table["table"], table.get("error")
+    if error is not None:
+        return f"table {name} {'is halted' if table['halted'] else 'cannot be read'}: {error['message']}"
+    return describe_failure(name, table["failing"]) if table["failing"] else ""

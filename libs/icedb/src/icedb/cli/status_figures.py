@@ -1,13 +1,12 @@
 """The figures of tables: read one by one, as a document, and as people see them."""
 
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from icedb_log.commit.fence import FenceLook
-from icedb_log.errors import HaltError, IceDBError, NotFound, TableHalted, crashes_told
+from icedb_log.errors import HaltError, IceDBError, NotFound, crashes_told
 from icedb_log.feed.views import ViewLag
-from icedb_log.serving.status import TableStatus
+from icedb_log.serving.status import TableStatus, status_to_json
 
 from icedb.cli.output import (
     Markup,
@@ -16,12 +15,11 @@ from icedb.cli.output import (
     format_count,
     format_span,
     format_time,
-    pick,
     print_note,
     print_pairs,
     print_table,
 )
-from icedb.cli.runner import Run, describe_no_tables
+from icedb.cli.runner import Run, describe_no_tables, is_served
 
 MAX_LEASES_SHOWN: Final = 5
 
@@ -51,35 +49,44 @@ def show_found(run: Run, table: str | None, found: Found, *, cost: str | None = 
     """Print the figures of the one table that was asked for, with what it costs, or of all."""
     if table is not None and isinstance(only := found[table], TableStatus):
         _print_one(only, cost)
-    elif found:
-        _print_all(found)
     else:
-        print_note(describe_no_tables(run.client))
+        show_all(run, to_document(found)["tables"])
 
 
-def _print_all(found: Found) -> None:
+def show_all(run: Run, documents: Sequence[Mapping[str, Any]]) -> None:
+    """Print the figures of all tables, which are documents."""
+    if documents:
+        print_all(documents)
+    else:
+        served = "no tables that these credentials may read"
+        print_note(served if is_served(run.client) else describe_no_tables(run.client))
+
+
+def print_all(documents: Sequence[Mapping[str, Any]]) -> None:
+    """Print the figures of some tables, a line for each."""
     print_table(
         ("table", ">files", ">rows", ">size", ">logs", ">lost", ">staged", ">quarant.", ">lag", ">pressure"),
-        ((name, *_figures(state)) for name, state in found.items()),
+        ((each["table"], *_figures(each)) for each in documents),
     )
-    for name, state in found.items():
-        if isinstance(state, TableStatus) and state.lost_commits:
-            print_note(f"table {name}: lost commits: {_format_lost(state)}")
+    for each in documents:
+        if lost := each.get("lost_commits"):
+            print_note(f"table {each['table']}: lost commits: {_format_lost(each['table'], lost)}")
 
 
-def _figures(state: TableStatus | IceDBError) -> tuple[object, ...]:
-    if isinstance(state, IceDBError):
-        return (Markup(f"[bold red]{'halted' if isinstance(state, HaltError) else 'unread'}[/]"),)
+def _figures(table: Mapping[str, Any]) -> tuple[object, ...]:
+    if "live_files" not in table:
+        return (Markup(f"[bold red]{'halted' if table['halted'] else 'unread'}[/]"),)
+    lost = len(table["lost_commits"])
     return (
-        state.live_files,
-        format_count(state.live_rows),
-        format_bytes(state.live_bytes),
-        state.log_files,
-        Markup(f"[bold red]{format_count(len(state.lost_commits))}[/]") if state.lost_commits else None,
-        state.staged_batches,
-        state.quarantined_batches,
-        format_span(state.merge_lag_ms) if state.merge_lag_files else None,
-        _format_level(state),
+        table["live_files"],
+        format_count(table["live_rows"]),
+        format_bytes(table["live_bytes"]),
+        table["log_files"],
+        Markup(f"[bold red]{format_count(lost)}[/]") if lost else None,
+        table["staged_batches"],
+        table["quarantined_batches"],
+        format_span(table["merge_lag_ms"]) if table["merge_lag_files"] else None,
+        _format_level(table),
     )
 
 
@@ -98,7 +105,7 @@ def _print_one(state: TableStatus, cost: str | None) -> None:
             "size": format_bytes(state.live_bytes),
             "cost a day": cost,
             "log files": state.log_files,
-            "lost commits": _format_lost(state) if state.lost_commits else None,
+            "lost commits": _format_lost(state.config.name, state.lost_commits) if state.lost_commits else None,
             "dead files": f"{format_count(state.tombstoned_files)} data, {format_count(state.tombstoned_logs)} log",
             "pressure": format_pressure(state),
             "staged batches": format_staged(state),
@@ -131,9 +138,8 @@ def format_filling(state: TableStatus) -> str | None:
     return f"{', '.join(state.filling)}: {files} to be written anew, {size}"
 
 
-def _format_lost(state: TableStatus) -> str:
-    first = state.lost_commits[0]
-    return f"{format_count(len(state.lost_commits))}, the first is {first}: `icedb fsck {state.config.name}`"
+def _format_lost(table: str, lost: Sequence[str]) -> str:
+    return f"{format_count(len(lost))}, the first is {lost[0]}: `icedb fsck {table}`"
 
 
 def _format_view(view: ViewLag) -> str:
@@ -187,12 +193,13 @@ def format_worker(worker: FenceLook) -> str:
     return f"{worker.owner or '?'} {what}{', commits now' if worker.commit else ''}"
 
 
-def _format_level(state: TableStatus) -> str | None:
-    if state.halted:
+def _format_level(table: Mapping[str, Any]) -> str | None:
+    if table["halted"]:
         return Markup("[bold red]halted[/]")
-    if state.failing:
+    if table["failing"]:
         return Markup("[bold red]failing[/]")
-    return None if state.pressure.level == "none" else state.pressure.level
+    level = str(table["pressure"]["level"])
+    return None if level == "none" else level
 
 
 def format_pressure(state: TableStatus) -> str:
@@ -204,27 +211,3 @@ def format_pressure(state: TableStatus) -> str:
     if pressure.level == "stop":
         effect += ", front ends refuse batches"
     return f"{pressure.level}: {pressure.reason} ({effect})"
-
-
-def status_to_json(name: str, state: TableStatus | IceDBError) -> dict[str, Any]:
-    """Return a table's figures for a document."""
-    if isinstance(state, IceDBError):
-        error = {"kind": type(state).__name__, "message": str(state)}
-        return {"table": name, "halted": isinstance(state, HaltError), "error": error}
-    figures = {
-        field: getattr(state, field)
-        for field in TableStatus.__dataclass_fields__
-        if field not in ("config", "pressure", "leases", "view", "last_commit_ms", "horizon_ms", "halted", "workers")
-    }
-    return {
-        "table": name,
-        "halted": bool(state.halted),
-        **({"error": {"kind": TableHalted.__name__, "message": state.halted}} if state.halted else {}),
-        **figures,
-        "pressure": asdict(state.pressure),
-        "leases": [asdict(lease) for lease in state.leases],
-        "view": None if state.view is None else asdict(state.view),
-        "workers": [pick(worker, "owner", "role", "claimed_ms", "commit") for worker in state.workers],
-        "last_commit_ms": state.last_commit_ms or None,
-        "horizon_ms": state.horizon_ms or None,
-    }

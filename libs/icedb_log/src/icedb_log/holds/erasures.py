@@ -227,6 +227,8 @@ def _time(time_ms: int | None) -> str | None:
     return None if time_ms is None else format_ms(time_ms)
 
 
+MAX_KNOWN_ENDED: Final = 100_000
+"""Records that are known to have ended, of all tables; of more, all are read again."""
 MAX_OPEN_ERASURES: Final = 1000
 MAX_NOTE_CHARS: Final = 2000
 
@@ -328,6 +330,8 @@ def list_open_ids(table: TableStore, *, ended: set[str] | None = None) -> tuple[
     unknown = [info.key for info in infos if info.key not in ended]
     threads = limit_reads(table.store, FETCH_THREADS)
     states = dict(map_each(partial(_look_at, table.store), unknown, threads=threads, name="icedb-erasures"))
+    if len(ended) >= MAX_KNOWN_ENDED:
+        ended.clear()
     ended.update(key for key, has_ended in states.items() if has_ended)
     return tuple(_id_of(key) for key, has_ended in states.items() if has_ended is False)
 

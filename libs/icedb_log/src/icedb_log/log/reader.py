@@ -86,6 +86,12 @@ class ConsistentReader(ABC, Generic[_Listed]):
         self._written: _Listed | None = None
         self._lock = threading.Lock()
 
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of the log files that are kept parsed, as they are stored."""
+        with self._lock:
+            return sum(file.size_bytes for file in self._cache.values())
+
     def _read_all(self) -> tuple[tuple[_Listed, ...], int]:
         """Return every log file and the store's clock before the first was listed."""
         # What an attempt fetched serves the next one, as a cache by key and ETag does: beside a vacuum that strips one

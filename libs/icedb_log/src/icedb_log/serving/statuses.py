@@ -93,11 +93,13 @@ class StatusReader:
             HaltError: Its log cannot be read.
             Unavailable: The store did not answer.
         """
-        state = self.read_log(name) if log is None else log
+        cached = self._tables.borrow(name)
+        state = cached.read(max_staleness_ms=0) if log is None else log
         with self._lock:
             holds = self._holds.setdefault(name, HoldReader())
+        place = self._warehouse.table(name)
         return read_status(
-            self.open(name),
+            Table.of(state.config, place, clock=self._clock, reader=cached.read_source().reader),
             read_source=self._reader_of,
             holds=holds,
             ended_erasures=self._ended_erasures,
@@ -152,3 +154,19 @@ class StatusReader:
 
     def _reader_of(self, paths: TablePaths) -> LogReader:
         return self._tables.table(paths.name).read_source().reader
+
+
+def describe_rest(status: TableStatus) -> object | None:
+    """Return the state of a table at which nothing is to be done; ``None``: something waits, or goes wrong."""
+    waits = (
+        status.staged_batches,
+        status.merge_lag_files,
+        status.open_erasures,
+        status.halted,
+        status.failing,
+        status.lost_commits,
+        status.pressure.level != "none",
+        status.view is not None,
+        status.workers,
+    )
+    return None if any(waits) else (status.config, status.snapshot_id, status.log_files, status.quarantined_batches)

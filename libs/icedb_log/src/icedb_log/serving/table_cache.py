@@ -11,7 +11,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Final
 
-from cachetools import LRUCache
+from cachetools import Cache, LRUCache
 
 from icedb_log.clock import Clock
 from icedb_log.errors import IceDBError, Unavailable
@@ -340,14 +340,32 @@ class TableCache:
         with self._lock:
             table = self._tables.get(name)
             if table is None or table.paths != place.paths:  # another one of this name (T4)
-                table = self._tables[name] = CachedTable(
-                    place,
-                    clock=self._clock,
-                    wait_ms=self._wait_ms,
-                    on_refresh=self._on_refresh,
-                    fetch_pool=self._fetch_pool,
-                )
+                table = self._tables[name] = self._make(place)
             return table
+
+    def borrow(self, name: str) -> CachedTable:
+        """Return the same, for who looks at all tables in turn: it pushes no other one out, and counts as no use.
+
+        Else, of more tables than are kept, none would be known when somebody asks for it. Raises as :meth:`table`.
+        """
+        place = self._warehouse.table(name)
+        with self._lock:
+            is_kept = name in self._tables
+            table = Cache.__getitem__(self._tables, name) if is_kept else None
+            if table is None or table.paths != place.paths:
+                table = self._make(place)
+                if is_kept or self._tables.currsize < self._tables.maxsize:
+                    self._tables[name] = table
+            return table
+
+    def _make(self, place: TableStore) -> CachedTable:
+        return CachedTable(
+            place,
+            clock=self._clock,
+            wait_ms=self._wait_ms,
+            on_refresh=self._on_refresh,
+            fetch_pool=self._fetch_pool,
+        )
 
     def drop(self, name: str) -> None:
         """Forget a table that is gone."""

@@ -742,8 +742,20 @@ def list_subfolders(root: str, prefix: str) -> Iterator[str]:
     if prefix and not _is_key(prefix[:-1]):
         return
     for name in _read_folder(root, prefix, ""):
-        if name.endswith("/") and any(True for _ in _walk(root, f"{prefix}{name}", "", None)):
+        if name.endswith("/") and _holds_key(root, f"{prefix}{name}"):
             yield name[:-1]
+
+
+def _holds_key(root: str, folder_key: str) -> bool:
+    """Whether a key begins with ``folder_key``, which ends with a slash; of a large folder few names are read."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(f"{root}/{folder_key}") as entries:
+        for entry in entries:
+            key = f"{folder_key}{entry.name}"
+            if entry.is_dir() and _holds_key(root, f"{key}/"):
+                return True
+            if entry.is_file() and _is_key(key):
+                return True
+    return False
 
 
 def _walk(root: str, folder_key: str, name_prefix: str, after: str | None) -> Iterator[FoundFile]:
