@@ -50,6 +50,13 @@ def test_a_command_that_reads_a_directory_needs_no_queue_and_no_engine(tmp_path,
     assert "prompt_toolkit" not in found
 
 
+def test_a_query_loads_nothing_that_changes_a_table(tmp_path, cli_env):
+    cli_env.setenv("ICEDB_STORE", f"file://{tmp_path}/warehouse")
+    found = icedb("query", "select 1")
+    assert "icedb_client.store_reads" in found
+    assert not found & {"icedb_log.commit.commit", "icedb_log.changes", "icedb_log.merge", "icedb.cli.table_settings"}
+
+
 def test_an_ingest_loads_no_queue_where_no_redis_listens(tmp_path, cli_env):
     cli_env.setenv("ICEDB_STORE", f"file://{tmp_path}/warehouse")
     (tmp_path / "events.ndjson").write_text('{"n": 1}\n')

@@ -10,7 +10,6 @@ from dataclasses import replace
 from fnmatch import translate
 from typing import Final
 
-from icedb_log.changes.retention import find_time_field
 from icedb_log.clock import Clock
 from icedb_log.commit.table import Table
 from icedb_log.errors import HaltError, InvalidRequest, NotFound, Unavailable
@@ -85,7 +84,7 @@ class StoreReads:
         """Return what a table is."""
         read = self._read(table, max_staleness_ms)
         config, state = read.config, read.snapshot
-        time_field = None if config.retention_ms is None else find_time_field(config)
+        time_field = None if config.retention_ms is None else config.age_field
         return TableInfo(
             name=config.name,
             schema=state.schema,

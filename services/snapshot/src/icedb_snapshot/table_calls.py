@@ -14,7 +14,6 @@ from itertools import chain, groupby, islice
 from typing import Any, Final
 
 from cachetools import LRUCache
-from icedb_log.changes.retention import find_time_field
 from icedb_log.commit.table import Table
 from icedb_log.errors import InvalidRequest
 from icedb_log.holds.leases import MAX_HOLDER_CHARS, Lease, acquire_lease, release_lease, renew_lease
@@ -131,7 +130,7 @@ class TableCalls:
 def describe_table(state: TableState) -> pb.Table:
     """Return the configuration and the columns of a table as the wire has them. Pure."""
     config, snapshot = state.config, state.snapshot
-    time_field = None if config.retention_ms is None else find_time_field(config)
+    time_field = None if config.retention_ms is None else config.age_field
     return pb.Table(
         name=config.name,
         schema=describe_columns(snapshot, snapshot.schema),

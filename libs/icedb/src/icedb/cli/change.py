@@ -19,9 +19,9 @@ from icedb.cli.runner import (
     flag,
     option,
     outcome_exit_code,
+    read_query,
     require_terminal,
 )
-from icedb.cli.table_settings import read_query
 
 SHOWN_PARTITIONS: Final = 20
 """Partitions that are named; ``-o json`` has up to 1,000."""

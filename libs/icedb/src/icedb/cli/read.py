@@ -27,8 +27,7 @@ from icedb.cli.output import (
 )
 from icedb.cli.read_times import AsOf, MaxStaleness, TagOption, maybe_time, parse_time
 from icedb.cli.rows import ROW_FORMATS, ToOption, answer_rows
-from icedb.cli.runner import LIST, Run, TableName, argument, command, maybe_duration, option
-from icedb.cli.table_settings import read_query
+from icedb.cli.runner import LIST, Run, TableName, argument, command, maybe_duration, option, read_query
 
 SHOWN_FILES: Final = 20
 _NAME_WIDTH: Final = 20

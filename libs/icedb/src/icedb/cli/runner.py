@@ -60,6 +60,8 @@ TIMED_OUT: Final = 6
 DENIED: Final = 7
 INTERRUPTED: Final = 130
 
+MAX_QUERY_BYTES: Final = 1024 * 1024
+
 
 class TimedOut(IceDBError):
     """What was waited for did not come in time. What the caller does: look, and wait again."""
@@ -556,3 +558,17 @@ def _describe_figure(name: str, value: object) -> object:
 def maybe_duration(text: str | None, *, option: str, floor_ms: int = 0) -> int | None:
     """Return as :func:`parse_duration`; ``None`` for an option that was not given."""
     return None if text is None else parse_duration(text, option=option, floor_ms=floor_ms)
+
+
+def read_query(text: str, *, option: str) -> str:
+    """Return the SQL of an option, or of the file that it names (``@FILE``). Raises InvalidRequest."""
+    query = text
+    if text.startswith("@"):
+        path = Path(text.removeprefix("@"))
+        try:
+            query = path.read_bytes().decode()
+        except (OSError, ValueError) as error:
+            raise InvalidRequest(f"{option} {str(path)[:200]!r} cannot be read: {error}") from error
+    if not query.strip() or len(query.encode()) > MAX_QUERY_BYTES:
+        raise InvalidRequest(f"{option}: 1 to {MAX_QUERY_BYTES} bytes of SQL, not {len(query.encode())}")
+    return query.strip()

@@ -13,7 +13,6 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache, wraps
-from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args, get_origin
 
 import typer
@@ -27,8 +26,8 @@ from icedb_log.texts import read_field_docs
 from icedb_log.units import MIB, parse_duration
 
 from icedb.cli.output import format_span
+from icedb.cli.runner import read_query
 
-MAX_QUERY_BYTES: Final = 1024 * 1024
 OFF: Final = "off"
 
 HIDDEN_FIELDS: Final = frozenset(
@@ -150,20 +149,6 @@ def read_settings(typed: Mapping[str, Any], *, is_change: bool = False) -> dict[
             fields[name] = _read(name, value, flag)
     fields = {**fields, "times": times} if times else fields
     return add_promotions(fields, promotions, option=_flag_of("promoted")[0], may_end=is_change)
-
-
-def read_query(text: str, *, option: str) -> str:
-    """Return the SQL of an option, or of the file that it names (``@FILE``). Raises InvalidRequest."""
-    query = text
-    if text.startswith("@"):
-        path = Path(text.removeprefix("@"))
-        try:
-            query = path.read_bytes().decode()
-        except (OSError, ValueError) as error:
-            raise InvalidRequest(f"{option} {str(path)[:200]!r} cannot be read: {error}") from error
-    if not query.strip() or len(query.encode()) > MAX_QUERY_BYTES:
-        raise InvalidRequest(f"{option}: 1 to {MAX_QUERY_BYTES} bytes of SQL, not {len(query.encode())}")
-    return query.strip()
 
 
 def describe_declared(config: TableConfig, column: str) -> str:

@@ -27,7 +27,7 @@ from icedb_log.commit.table import Table
 from icedb_log.errors import InvalidRequest, Unavailable
 from icedb_log.model import LogView
 from icedb_log.table.partitions import read_partition_values
-from icedb_log.table.table_config import TIME_TRANSFORMS, PartitionField, TableConfig
+from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_log.table.time_columns import count_ticks
 from icedb_log.table.transforms import read_time_span
 from icedb_log.units import HOUR_MS, SECOND_MS
@@ -140,7 +140,7 @@ def plan_retention(
     Raises:
         Unavailable: The clocks disagree by more than an hour; nobody knows which is right.
     """
-    field = find_time_field(config)
+    field = config.age_field
     if config.retention_ms is None or field is None:
         return RetentionPlan(None, (), tuple(JudgedPartition(info, "young", None) for info in infos))
     difference_ms = abs(store_now_ms - host_now_ms)
@@ -178,13 +178,6 @@ def parse_time_range(value: str, field: PartitionField) -> tuple[int, int] | Non
         return None
     start_ms = count_ticks(span[0], "epoch_ms")
     return start_ms, start_ms + span[1] // timedelta(milliseconds=1)
-
-
-def find_time_field(config: TableConfig) -> PartitionField | None:
-    """Return the time partition field that the age of rows is told by; ``None``: the table has none."""
-    fields = [field for field in config.partition if field.transform in TIME_TRANSFORMS]
-    named = [field for field in fields if field.name == config.retention_field]
-    return next(iter(named or fields), None)
 
 
 def _judge(

@@ -540,6 +540,13 @@ class TableConfig(_Model):
         return next((place for place, each in enumerate(lacks) if each), len(self.promoted))
 
     @property
+    def age_field(self) -> PartitionField | None:
+        """The time partition field that the age of rows is told by; ``None``: the table has none."""
+        fields = [field for field in self.partition if field.transform in TIME_TRANSFORMS]
+        named = [field for field in fields if field.name == self.retention_field]
+        return next(iter(named or fields), None)
+
+    @property
     def retry_window_ms(self) -> int:
         """How long after a batch id was made a producer may still stage the batch (I3)."""
         return self.log_grace_ms - self.id_skew_ms
