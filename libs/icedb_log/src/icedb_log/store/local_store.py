@@ -10,8 +10,8 @@ the write is acknowledged.
 * **ETags** of small files are a hash of the content. Those of large ones (data files, which are never edited) are
   inode, size and modification time, so that no listing ever reads a large file: there, equal ETags mean equal content,
   but equal content written twice has two ETags.
-* **Deletes** are made by one thread: several were measured not to be faster. The keys of a folder are deleted together
-  under its lock; a file is not looked at before, but where its unlink failed.
+* **Deletes** below several locks are made by two threads: more are not faster. The keys of a folder are deleted
+  together under its lock; a file is not looked at before, but where its unlink failed.
 * **Times** are the file system's: ``modified_ms`` is when the object got its name, and the store's "now" is read
   off a file that is touched for it. So they agree on a network disk, too (J1).
 * **Listings** read the folders until two looks in a row agree: a page is a state that the store really had, as
@@ -28,6 +28,8 @@ import hashlib
 import os
 import stat as stat_module
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from itertools import islice
 from operator import itemgetter
 from pathlib import Path
@@ -67,6 +69,9 @@ LOCK_COUNT: Final = 256
 
 LOCK_WAIT_MS: Final = 30_000
 """How long a write waits for another process that holds a key's lock before it gives up."""
+
+DELETE_THREADS: Final = 2
+"""Locks below which files are deleted at once."""
 
 MAX_LOOKS: Final = 100
 """How often a page is read again because it changed meanwhile."""
@@ -281,23 +286,33 @@ class LocalObjectStore:
                 continue
             by_folder.setdefault(path[: path.rindex("/")], []).append((key, path))
         there = [folder for folder in by_folder if not _is_missing(folder)]
+        by_lock: dict[int, list[tuple[str, str]]] = {}
         for sharing in map(by_folder.__getitem__, there):
-            try:
-                with self._locked(sharing[0][0]):
-                    for key, path in sharing:
-                        try:
-                            os.unlink(path)
-                        except OSError as error:
-                            # A missing one is fine, whatever the error (of a disk that is read-only it is not the
-                            # absence), and a folder is no object.
-                            if not _is_missing(path) and not os.path.isdir(path):
-                                failed[key] = FailedDelete(key, str(explain(error, path, "delete")), _kind_of(error))
-            except IceDBError as error:
-                # The lock: held by another process, or not to be opened. Nothing was deleted under it.
-                kind = _kind_of(error.__cause__) if isinstance(error.__cause__, OSError) else "unanswered"
-                failed.update((key, FailedDelete(key, str(error), kind)) for key, _ in sharing)
+            by_lock.setdefault(_lock_number(sharing[0][0]), []).extend(sharing)
+        with ThreadPoolExecutor(DELETE_THREADS, "icedb-delete") if len(by_lock) > 1 else nullcontext() as pool:
+            for found in (map if pool is None else pool.map)(self._delete_together, by_lock.values()):
+                failed.update(found)
         self._tidy_folders(there)
         return DeleteReport(tuple(key for key in asked if key not in failed), tuple(failed.values()))
+
+    def _delete_together(self, sharing: Sequence[tuple[str, str]]) -> dict[str, FailedDelete]:
+        """Delete objects that share a lock, each a key and its path; return what failed."""
+        failed: dict[str, FailedDelete] = {}
+        try:
+            with self._locked(sharing[0][0]):
+                for key, path in sharing:
+                    try:
+                        os.unlink(path)
+                    except OSError as error:
+                        # A missing one is fine, whatever the error (of a disk that is read-only it is not the
+                        # absence), and a folder is no object.
+                        if not _is_missing(path) and not os.path.isdir(path):
+                            failed[key] = FailedDelete(key, str(explain(error, path, "delete")), _kind_of(error))
+        except IceDBError as error:
+            # The lock: held by another process, or not to be opened. Nothing was deleted under it.
+            kind = _kind_of(error.__cause__) if isinstance(error.__cause__, OSError) else "unanswered"
+            failed.update((key, FailedDelete(key, str(error), kind)) for key, _ in sharing)
+        return failed
 
     def abort_stale_uploads(self, prefix: str, *, before_ms: int) -> int:
         """Remove the temporary files of writers that died, whatever key they were for. Raises Unavailable."""
