@@ -61,34 +61,6 @@ def test_temporary_files_go_when_a_write_is_done_and_old_ones_with_the_probe(sto
     assert list(new.iterdir()) == []
 
 
-def test_what_was_read_to_be_listed_serves_a_read_only_while_it_is_there(store, root, monkeypatch):
-    writer = LocalObjectStore(root)
-    for key in ("kept", "replaced", "gone", "large"):
-        writer.put(key, key.encode() * (10_000 if key == "large" else 1))
-    listed = {info.key: info for info in store.list_page("").objects}
-    writer.put("replaced", b"REPLACED")
-    writer.delete(["gone"])
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "pread", lambda *_: pytest.fail("read a second time"))
-        found = store.get("kept", if_match=listed["kept"].etag)
-    assert (found.body, found.info) == (b"kept", writer.head("kept"))
-    expect(PreconditionFailed, lambda: store.get("replaced", if_match=listed["replaced"].etag))
-    assert store.get("replaced").body == b"REPLACED"
-    expect(NotFound, lambda: store.get("gone"))
-    assert store.get("large").body == b"large" * 10_000
-    assert store.get("kept").body == b"kept", "once more"
-    assert not store._listed
-
-
-def test_no_more_is_kept_of_what_was_listed_than_there_is_room_for(store, monkeypatch):
-    monkeypatch.setattr(local_store, "MAX_KEPT_FILES", 2)
-    for key in "abcde":
-        LocalObjectStore(Path(store._root)).put(key, key.encode())
-    found = store.list_page("").objects
-    assert 0 < len(store._listed) <= 2
-    assert [store.get(info.key, if_match=info.etag).body for info in found] == [b"a", b"b", b"c", b"d", b"e"]
-
-
 def test_the_stores_own_files_are_no_objects(store, root):
     store.put("a", b"x")
     store.list_page("")

@@ -82,11 +82,6 @@ STALE_TEMPORARY_MS: Final = 24 * 3600 * 1000
 MAX_HASHED_BYTES: Final = 64 * 1024
 """Up to this size an ETag is a hash of the content."""
 
-MAX_KEPT_FILES: Final = 2048
-MAX_KEPT_BYTES: Final = 8 * 1024
-"""What was read of so many files, each of at most so many bytes, to be listed is kept for who reads it next: a log is
-listed and then read."""
-
 _READING: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 _MAX_PLACE_TRIES: Final = 100
 _MAX_CACHED: Final = 65_536
@@ -189,7 +184,6 @@ class LocalObjectStore:
         self._own = f"{self._root}/{STORE_FOLDER}"
         self._clock = clock or SystemClock()
         self._etags = _ETags()
-        self._listed: dict[str, tuple[FileVersion, bytes]] = {}
 
     def probe(self) -> None:
         """Create the directory if needed, check conditional writes, remove what dead processes left."""
@@ -381,16 +375,12 @@ class LocalObjectStore:
 
     def _read(self, key: str, start: int, length: int | None, if_match: str | None) -> StoredObject:
         """Read a part of an object, ``None``: all of it."""
-        known = self._take_listed(key) if start == 0 and length is None else None
-        if known is None:
-            with self._open(key) as (handle, stat):
-                info = self._info(key, handle, stat)
-                known = StoredObject(info, _read_part(handle, start, info.size_bytes if length is None else length))
-        if if_match is not None and known.info.etag != if_match:
-            raise PreconditionFailed(
-                f"{self._path(key)}: its ETag is {known.info.etag}, not {if_match}; list and read again"
-            )
-        return known
+        with self._open(key) as (handle, stat):
+            info = self._info(key, handle, stat)
+            body = _read_part(handle, start, info.size_bytes if length is None else length)
+        if if_match is not None and info.etag != if_match:
+            raise PreconditionFailed(f"{self._path(key)}: its ETag is {info.etag}, not {if_match}; list and read again")
+        return StoredObject(info, body)
 
     def _info(self, key: str, handle: int, stat: os.stat_result) -> ObjectInfo:
         """Describe an open object."""
@@ -414,29 +404,8 @@ class LocalObjectStore:
                     body = os.pread(handle, version.size_bytes + 1, 0)
                 finally:
                     os.close(handle)
-                self._keep_listed(found.key, version, body)
             etag = self._etags.find(version, lambda: body)
         return ObjectInfo(found.key, etag, version.size_bytes, found.modified_ms)
-
-    def _keep_listed(self, key: str, version: FileVersion, body: bytes) -> None:
-        if len(body) <= MAX_KEPT_BYTES:
-            if len(self._listed) >= MAX_KEPT_FILES:
-                self._listed.clear()
-            self._listed[key] = version, body
-
-    def _take_listed(self, key: str) -> StoredObject | None:
-        """Return an object that was read to be listed, if it is still there as it was; not a second time."""
-        version, body = self._listed.pop(key, (None, b""))
-        if version is None:
-            return None
-        try:
-            stat = os.stat(self._path(key))
-        except OSError:
-            return None  # whoever opens it says why
-        if version_of(stat) != version:
-            return None
-        info = ObjectInfo(key, self._etags.find(version, lambda: body), len(body), modified_ms_of(stat))
-        return StoredObject(info, body)
 
     @contextlib.contextmanager
     def _temporary(
