@@ -122,3 +122,25 @@ def test_a_lock_that_is_never_released_is_reported(store, monkeypatch):
     assert "lock" in str(error)
     assert store.get("key").body == b"before"
     store.put("key", b"after")
+
+
+def test_a_delete_below_several_locks_fails_for_those_alone_that_are_held(store, monkeypatch):
+    monkeypatch.setattr(local_store, "LOCK_WAIT_MS", 20)
+    keys = [f"d={number}/{name}" for number in range(8) for name in "ab"]
+    for key in keys:
+        store.put(key, b"x")
+    with store._locked("d=3/a"):
+        report = store.delete(keys)
+    assert [failed.key for failed in report.failed] == ["d=3/a", "d=3/b"]
+    assert "lock" in report.failed[0].reason
+    assert report.deleted == tuple(key for key in keys if not key.startswith("d=3/"))
+    assert [info.key for info in list_all(store, "").objects] == ["d=3/a", "d=3/b"]
+
+
+def test_a_delete_never_waits_for_a_lock_that_it_holds_itself(store, monkeypatch):
+    monkeypatch.setattr(local_store, "LOCK_COUNT", 1)
+    monkeypatch.setattr(local_store, "LOCK_WAIT_MS", 0)
+    keys = [f"d={number % 8}/{number}" for number in range(80)]
+    for key in keys:
+        store.put(key, b"x")
+    assert store.delete(keys).failed == ()
