@@ -36,16 +36,25 @@ def parquet_bomb() -> bytes:
     return sink.getvalue()
 
 
-BOMBS = [
-    (zeros(gzip.compress), "ndjson.gz", "more than 1048576 bytes after decompression"),
-    (zeros(lambda data: pa.compress(data, codec="zstd", asbytes=True)), "json.zst", "more than 1048576 bytes after"),
-    (gzip.compress(b"a\n" + b"1\n" * (4 * MIB)), "csv.gz", "more than 1048576 bytes after decompression"),
-    (parquet_bomb(), "parquet", "more than 1048576 bytes in memory"),
-]
+BOMBS = {
+    "ndjson.gz": (lambda: zeros(gzip.compress), "more than 1048576 bytes after decompression"),
+    "json.zst": (
+        lambda: zeros(lambda data: pa.compress(data, codec="zstd", asbytes=True)),
+        "more than 1048576 bytes after",
+    ),
+    "csv.gz": (
+        lambda: gzip.compress(b"a\n" + b"1\n" * (4 * MIB)),
+        "more than 1048576 bytes after decompression",
+    ),
+    "parquet": (parquet_bomb, "more than 1048576 bytes in memory"),
+}
+"""How one of a format is made, in its test: every process of a run collects all of them."""
 
 
-@pytest.mark.parametrize(("body", "staging_format", "expected"), BOMBS)
-def test_a_bomb_is_not_unpacked(make_table, body, staging_format, expected):
+@pytest.mark.parametrize("staging_format", BOMBS)
+def test_a_bomb_is_not_unpacked(make_table, staging_format):
+    make_body, expected = BOMBS[staging_format]
+    body = make_body()
     assert len(body) < 1 * MIB
     table = make_table(limits=FlushUnitLimits(batch_decoded_bytes=1 * MIB))
     bomb, good = table.stage(body=body, staging_format=staging_format), table.stage(GOOD)

@@ -39,6 +39,13 @@ def half_is_small():
         yield
 
 
+@pytest.fixture(scope="module")
+def engine():
+    """One for all examples: to open one takes longer than what it is asked."""
+    with duckdb.connect(config={"threads": 1}) as engine:
+        yield engine
+
+
 def decoding(patch):
     make = PieceMaker.make_pieces
     patch.setattr(PieceMaker, "make_pieces", lambda *told: [replace(piece, facts=None) for piece in make(*told)])
@@ -65,7 +72,7 @@ def test_a_merge_that_copies_is_like_one_that_decodes(make_table, tmp_path_facto
 @given(files=some_files, sort=sorts, condition=st.sampled_from(CONDITIONS))
 @settings(max_examples=40, deadline=None, suppress_health_check=SHARED_FIXTURES)
 def test_a_deletion_leaves_each_other_row_whether_it_copies_or_decodes(
-    make_table, tmp_path_factory, files, sort, condition
+    make_table, tmp_path_factory, engine, files, sort, condition
 ):
     made = Files(make_table, sort=sort)
     scratch = tmp_path_factory.mktemp("files")
@@ -79,9 +86,8 @@ def test_a_deletion_leaves_each_other_row_whether_it_copies_or_decodes(
     )
     whole = pa.table([everything[name] if name in everything.column_names else pa.nulls(first, kind)
                       for name, kind in zip(COLUMNS, make_schema(COLUMNS).types, strict=True)], names=list(COLUMNS))  # fmt: skip
-    with duckdb.connect() as engine:
-        engine.register("rows", whole)
-        left = engine.execute(f"SELECT * FROM rows WHERE NOT coalesce({condition}, false) ORDER BY id").to_arrow_table()
+    engine.register("rows", whole)
+    left = engine.execute(f"SELECT * FROM rows WHERE NOT coalesce({condition}, false) ORDER BY id").to_arrow_table()
     with pytest.MonkeyPatch.context() as patch:
         for decodes in (False, True):
             if decodes:

@@ -192,6 +192,7 @@ class JobWatch:
         self._group = f"icedb-{os.getpid()}-{next(_numbers)}"
         self._ended = threading.Event()
         self._failure: Exception | None = None
+        self._started_ms = 0
         self._served_ms = 0
         self._is_forsaken = False
         self._thread = threading.Thread(target=self._look_until_end, name=f"watch {self._group}", daemon=True)
@@ -199,6 +200,7 @@ class JobWatch:
     def __enter__(self) -> None:
         # A task that waits for something is woken when the group is cancelled.
         self._context.setJobGroup(self._group, self._what, interruptOnCancel=True)
+        self._started_ms = self._clock.monotonic_ms()
         self._thread.start()
 
     def __exit__(
@@ -219,10 +221,9 @@ class JobWatch:
             raise self._failure from error
 
     def _look_until_end(self) -> None:
-        started_ms = self._clock.monotonic_ms()
         while not self._ended.wait(self._rules.interval_s):
             if self._failure is None:
-                self._look(self._clock.monotonic_ms() - started_ms)
+                self._look(self._clock.monotonic_ms() - self._started_ms)
             if self._failure is not None:
                 self._interrupt()
 
