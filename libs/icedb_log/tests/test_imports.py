@@ -3,11 +3,14 @@
 import contextlib
 
 import pytest
+from icedb_log.commit.commit import AppendCommit
 from icedb_log.errors import CommitOutcomeUnknown, CorruptLog, Fenced, IceDBError, InvalidRequest, NotFound, Unavailable
+from icedb_log.imports.import_records import read_records, settle_records
 from icedb_log.imports.imports import ImportLimits
 from icedb_log.keys import TablePaths
+from icedb_log.log.fold import named_paths
 from icedb_log.table.table_config import PartitionField
-from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
+from icedb_sim.fakes.scripted_store import Crash, Effect, Fault, ScriptedStore
 from icedb_sim.tables.row_files import encode_rows
 from icedb_sim.tables.small_import import ImportTable
 from icedb_sim.tables.small_table import try_each_call
@@ -318,6 +321,26 @@ def test_a_stalled_import_cannot_commit_what_others_have_imported(table):
     table.store.script = [Fault("put_if_absent", None, "/imports/", before=lambda: rival.run_import("in/x.parquet"))]
     result = table.run_import()
     assert (result.file_count, result.imported_before_count, table.ids()) == (0, 1, [1])
+
+
+def test_n3_who_has_lost_the_fence_settles_no_record(table):
+    """It slept since it read the log; the record is that of the next owner, whose commit is about to land."""
+    table.put_source("x", 1)
+    rival = ImportTable(store=ScriptedStore(table.store.inner), name="rival")
+    rival.paths, rival.clock = table.paths, table.clock
+    with pytest.raises(Fenced), AppendCommit(table.opened("slow"), reads_whole_log=True) as commit:
+
+        def settle():
+            named = named_paths(commit.whole_log.files)
+            with contextlib.suppress(Fenced):
+                settle_records(table, read_records(table), named=named, confirm=commit.fence.confirm)
+
+        rival.store.script = [Fault("put_if_absent", None, "/_log/", before=settle)]
+        rival.run_import(*table.keys("in/"))
+        commit.fence.confirm()
+    assert rival.states() == ["committed"]
+    table.run_import()
+    assert table.ids() == [1]
 
 
 def test_a_pending_record_of_a_stalled_import_that_lands_late_is_settled(table):

@@ -27,6 +27,7 @@ from icedb_sim.rules.mutations import (
     instead,
     is_now,
     seen_with,
+    with_arguments,
     with_store,
 )
 from icedb_sim.rules.write import read_before_fence
@@ -462,10 +463,10 @@ def _read_records_first(original: Any, way: Any, placed: Any, result: Any) -> No
     original(way, placed, result)
 
 
-def _confirm_by_records_before(original: Any, way: Any, placed: Any, view: Any) -> Any:
+def _confirm_by_records_before(original: Any, way: Any, placed: Any, commit: Any) -> Any:
     token = _records.set(way.records_before)
     try:
-        return original(way, placed, view)
+        return original(way, placed, commit)
     finally:
         _records.reset(token)
 
@@ -479,6 +480,8 @@ def _look_early(way: Any, placed: Any) -> Any:
     now_ms = way.table.read_store_clock()
     return [way._find_age_ms(each, now_ms=now_ms) for each in placed] if hasattr(way, "_find_age_ms") else UNASKED
 
+
+_SETTLE: Final = "imports.import_records:settle_records"
 
 IMPORT_RULES: Final = seen_with(
     "importers:2",
@@ -503,8 +506,14 @@ IMPORT_RULES: Final = seen_with(
     breaks(
         "N3",
         "what became of a pending record is not looked at",
-        instead("imports.import_records:settle_records", lambda table, records, *, named, assumed=None: tuple(records)),
+        instead(_SETTLE, lambda table, records, *, named, confirm, assumed=None: tuple(records)),
         by="test_imports.py::test_a_crash_after_the_commit_is_settled_also_when_its_files_were_merged",
+    ),
+    breaks(
+        "N3",
+        "who has lost the fence settles a pending record",
+        with_arguments(_SETTLE, confirm=lambda: None),
+        by="test_imports.py::test_n3_who_has_lost_the_fence_settles_no_record",
     ),
     breaks(
         "N4",

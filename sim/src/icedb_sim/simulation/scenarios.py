@@ -73,8 +73,8 @@ _PROMOTE_RATE: Final = 0.2
 """In so many schedules paths are promoted; in none with writers who know nothing of that."""
 _GROUP_RATE: Final = 0.2
 """In so many schedules front ends stage many batches as one object."""
-_IMPORT_RATE: Final = 0.3
-"""In so many of the schedules with nothing else files are imported."""
+_IMPORT_RATE: Final = 0.15
+"""In so many of the schedules with nothing but a profile files are imported."""
 _LATE: Final = {
     GroupScenario.name,
     ImportScenario.name,
@@ -123,16 +123,11 @@ def draw_mix(seed: int) -> Mix:
         if not sizes:
             sizes = dict.fromkeys(rng.sample(find_profiles([PromotionScenario.name]), rng.choice((0, 1))), 1)
         sizes[PromotionScenario.name] = 1
-    return Mix.of(sizes or _draw_importers(seed))
-
-
-def _draw_importers(seed: int) -> dict[str, int]:
-    """Return importers, and perhaps a profile; the other scenarios know of no rows without a batch."""
     rng = random.Random(seed << 32 | zlib.crc32(b"importers"))
-    if rng.random() >= _IMPORT_RATE:
-        return {}
-    sizes = dict.fromkeys(rng.sample(find_profiles([ImportScenario.name]), rng.choice((0, 1))), 1)
-    return {**sizes, ImportScenario.name: rng.choice(_SIZES)}
+    is_free = sizes.keys() <= PROFILES.keys()  # the other scenarios know of no rows without a batch
+    return Mix.of(
+        sizes | ({ImportScenario.name: rng.choice(_SIZES)} if is_free and rng.random() < _IMPORT_RATE else {})
+    )
 
 
 def find_scenarios(mix: Mix) -> tuple[type[Scenario] | Profile, ...]:

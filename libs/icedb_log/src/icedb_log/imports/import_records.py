@@ -11,7 +11,7 @@ the commit that was under way (F1), so it has landed or never will. Which of the
 :func:`settle_records`). A record is never deleted.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from typing import Final, Literal
 
@@ -113,16 +113,17 @@ def mark_committed(table: TableStore, record: ImportRecord) -> None:
 
 def settle_records(
     table: TableStore,
-    records: Iterable[ImportRecord],
+    records: Collection[ImportRecord],
     *,
     named: Collection[str],
+    confirm: Callable[[], None],
     assumed: Assumption | None = None,
 ) -> tuple[ImportRecord, ...]:
     """Find out what became of each pending import, write it down, and return all records (N3).
 
-    The caller holds the ``ingest`` fence, has read the log after it, and the records after the log: so no commit of
-    a record is under way any more (F1), and what landed is in the log. With P the data files of a record, which only
-    its own commit can name:
+    The caller has acquired the ``ingest`` fence, read the log after that, and the records after the log. If the fence
+    is still its own then, no commit of a record is under way any more (F1), and what landed is in the log. With P the
+    data files of a record, which only its own commit can name:
 
     * one of P is named in the log, live or dead: it landed;
     * none is named, and one of P exists: it never landed. A data file that was ever live is named for as long as it
@@ -133,12 +134,18 @@ def settle_records(
         table: The table.
         records: All, read after the log.
         named: Data files that any log file names.
+        confirm: Proves that the fence is still held; called once, if a record is pending.
         assumed: What a person says of those that nobody can tell.
 
     Raises:
         InvalidRequest: An import whose fate nobody can tell; says what to look at and which options there are.
+        Fenced: Another owner took over; nothing was written down.
         CommitOutcomeUnknown: What was found could not be written down.
     """
+    # WARN: after the records were read. Otherwise a run that has slept since it read the log finds the record of the
+    # next owner, whose commit is about to land, calls it lost, and its files are imported once more: rows twice.
+    if any(record.state == "pending" for record in records):
+        confirm()
     settled: list[ImportRecord] = []
     for found in records:
         record = found

@@ -277,8 +277,8 @@ class _Way(ABC):
         """Bring files below the table (W1)."""
 
     @abstractmethod
-    def confirm(self, placed: Sequence[PlacedFile], view: LogView) -> _Confirmed:
-        """Say which files may be committed. The caller holds the fence; ``view`` was read after it (F2)."""
+    def confirm(self, placed: Sequence[PlacedFile], commit: AppendCommit) -> _Confirmed:
+        """Say which files may be committed, by the log as it was read under the fence (F2)."""
 
     @abstractmethod
     def announce(self, placed: Sequence[PlacedFile], *, commit_id: str) -> Callable[[], None]:
@@ -318,14 +318,20 @@ class _Copies(_Way):
         self._stopwatch = Stopwatch(self.table.clock)  # W3: the time until the commit is measured from here
         return self.importer.copy_files(self.table.paths, files)  # N1
 
-    def confirm(self, placed: Sequence[PlacedFile], view: LogView) -> _Confirmed:
+    def confirm(self, placed: Sequence[PlacedFile], commit: AppendCommit) -> _Confirmed:
         """Settle what earlier runs left open, then leave out what they, or others meanwhile, have committed (N2).
 
         WARN: the records are read after the log, which is read after the fence. In another order a run writes its
         record and commits between the two reads, this one sees neither, and the files are in the table twice.
         """
         records = read_records(self.table)
-        settled = settle_records(self.table, records, named=named_paths(view.files), assumed=self.options.assumed)
+        settled = settle_records(
+            self.table,
+            records,
+            named=named_paths(commit.whole_log.files),
+            confirm=commit.fence.confirm,
+            assumed=self.options.assumed,
+        )
         imported = find_imported(settled)
         new = [each for each in placed if each.file.source.etag not in imported.get(each.file.source.url, ())]
         changed = [each.file.source.url for each in new if self._is_changed(each.file.source, imported)]
@@ -387,9 +393,9 @@ class _InPlace(_Way):
         placed = (PlacedFile(file, self._key_of(file.source), file.source.size_bytes) for file in files)
         return CopyOutput(tuple(placed), ())
 
-    def confirm(self, placed: Sequence[PlacedFile], view: LogView) -> _Confirmed:
+    def confirm(self, placed: Sequence[PlacedFile], commit: AppendCommit) -> _Confirmed:
         """Leave out what the log names now, what changed or went, and what the orphan sweep may delete (W3, J5)."""
-        named = named_paths(view.files)
+        named = named_paths(commit.whole_log.files)
         unnamed = [each for each in placed if each.path not in named]
         stopwatch = Stopwatch(self.table.clock)
         # WARN: looked at after the log was read. The other way round: it is seen, then committed, merged and vacuumed
@@ -480,7 +486,7 @@ def _commit(way: _Way, placed: Sequence[PlacedFile], result: ImportResult) -> No
 
 def _commit_once(way: _Way, placed: Sequence[PlacedFile], result: ImportResult) -> None:
     with AppendCommit(way.table, reads_whole_log=True) as commit:
-        confirmed = way.confirm(placed, commit.whole_log)
+        confirmed = way.confirm(placed, commit)
         files = [each.file for each in confirmed.files]
         settled = _fit(files, schema=commit.known.effective, config=way.table.config)
         fitting = {file.source.url for file in settled.files}
