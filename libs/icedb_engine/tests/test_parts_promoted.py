@@ -34,6 +34,7 @@ PATHS = [
     "p.deep.x.n as below",
     *(f"p.n:{sql_type} as {NAMES[sql_type]}" for sql_type in TYPES),
     "p.n:TIMESTAMP(epoch_s) as seconds",
+    "p.n as again",
 ]
 
 
@@ -79,6 +80,7 @@ def check_rows(make_table, rows):
     texts = [row.get("p") for row in rows]
     for name, key in zip(LETTERS, KEYS, strict=True):
         assert [row.get(name) for row in rows] == [expected_text(text, key) for text in texts], key
+    assert [row.get("again") for row in rows] == [expected_text(text, "n") for text in texts]
     assert [row.get("below") for row in rows] == [expected_text(text, "deep", "x", "n") for text in texts]
     raws = [raw_value(text, "n") for text in texts]
     misfit_count = 0
