@@ -126,7 +126,7 @@ class NestedWorkload(Workload):
                 name = f"50 keys, {step.__name__.lower()}"
                 yield Case(name, count, systems, warm_turn_count=0, patience_s=ONE_TURN_S)
         answers: list[Any] = []
-        readers = [CountByKind(name, root, answers) for name, root in roots.items() if name != COMMON]
+        readers = [CountByKind(name, root, count, answers) for name, root in roots.items() if name != COMMON]
         yield Case("50 keys, read", count, readers, warm_turn_count=1, is_timed=False)
         for root in roots.values():
             shutil.rmtree(root)

@@ -34,6 +34,7 @@ PATHS = [
     "p.deep.x.n as below",
     *(f"p.n:{sql_type} as {NAMES[sql_type]}" for sql_type in TYPES),
     "p.n:TIMESTAMP(epoch_s) as seconds",
+    "p.n as again",
 ]
 
 
@@ -48,9 +49,9 @@ def make(make_table, *texts, partition=(), **more):
 def read_texts(texts):
     """Return what DuckDB's own functions give, in SQL as a reader would write it.
 
-    The text at each key of KEYS and below ``deep``, and the JSON value ``n``: a tuple for each row.
+    The text at each key of KEYS, below ``deep`` and at ``n``, and the JSON value ``n``: a tuple for each row.
     """
-    paths = [(key,) for key in KEYS] + [("deep", "x", "n")]
+    paths = [(key,) for key in KEYS] + [("deep", "x", "n"), ("n",)]
     pointers = ["".join("/" + key.replace("~", "~0").replace("/", "~1") for key in path) for path in paths]
     found = [f"json_extract_string(t, {quote_text(pointer)})" for pointer in pointers]
     found.append("CAST(json_extract(t, '/n') AS VARCHAR)")
@@ -79,7 +80,7 @@ def check_rows(make_table, rows):
     """Compare all columns of rows of a table with PATHS with what their text says."""
     rows = sorted(rows, key=lambda row: row["row"])
     *columns, raws = zip(*read_texts([row.get("p") for row in rows]), strict=True)
-    for name, column in zip([*LETTERS, "below"], columns, strict=True):
+    for name, column in zip([*LETTERS, "below", "again"], columns, strict=True):
         assert [row.get(name) for row in rows] == list(column), name
     misfit_count = 0
     for name, wanted in cast_as_declared(make_table, raws).items():
