@@ -200,8 +200,8 @@ def test_free_ports_are_looked_for_in_all_of_their_range(monkeypatch):
 
 def test_a_front_end_is_there_when_asked_for_and_stops_before_the_workers(tmp_path):
     ports = StackPorts.find_free()
-    programs = StackLayout(tmp_path, "local", ports, has_frontend=True).programs()
-    by_name = {program.name: program for program in programs}
+    layout = StackLayout(tmp_path, "local", ports, has_frontend=True)
+    by_name = {program.name: program for program in layout.programs()}
     assert by_name["beat"].priority > by_name["frontend"].priority > by_name["ingest"].priority
     assert by_name["frontend"].command[-1] == "icedb_ingest.frontend"
     assert by_name["frontend"].env["ICEDB_FRONTEND_HTTP_PORT"] == str(ports.http)
@@ -212,8 +212,7 @@ def test_a_front_end_is_there_when_asked_for_and_stops_before_the_workers(tmp_pa
     assert by_name["gateway"].env["ICEDB_GATEWAY_PORT"] == str(ports.gateway)
     assert by_name["gateway"].env["ICEDB_GATEWAY_ICEBERG_PORT"] == str(ports.gateway_iceberg)
     assert "console" not in by_name
-    shutdown_ms = int(by_name["frontend"].env["ICEDB_DRAIN_MS"])
-    assert shutdown_ms < 1000 * by_name["frontend"].stop_wait_s
+    assert int(layout.service_env()["ICEDB_DRAIN_MS"]) < 1000 * by_name["frontend"].stop_wait_s
 
 
 def test_a_console_is_there_when_asked_for(tmp_path):
@@ -223,7 +222,7 @@ def test_a_console_is_there_when_asked_for(tmp_path):
     assert console.env["ICEDB_CONSOLE_PORT"] == str(layout.ports.console)
     assert console.env["ICEDB_METRICS_PORT"] == str(layout.ports.console_metrics)
     assert layout.console_url.endswith(f":{layout.ports.console}")
-    assert int(console.env["ICEDB_DRAIN_MS"]) < 1000 * console.stop_wait_s
+    assert int(layout.service_env()["ICEDB_DRAIN_MS"]) < 1000 * console.stop_wait_s
 
 
 def test_the_environment_is_the_stacks_and_not_the_users(tmp_path, monkeypatch):

@@ -75,7 +75,10 @@ def test_every_field_is_an_option_or_said_to_be_none(icedb):
 
 def test_the_help_is_what_stands_below_the_field_without_marks_for_programmers(icedb):
     words = " ".join(icedb("table", "create", "--help").split())
-    assert "data_grace=TIME How long a dead data file stays: longer than the longest query. [default: 6 h]" in words
+    assert (
+        "data_grace=TIME How long a dead data file stays: longer than the longest query. At least 1 min; alter makes it longer only. [default: 6 h]"
+        in words
+    )
     assert "bounds time travel and the retry window of a batch." in words
     assert "at least 1h; off: for ever." in words
     assert "SQL over _rows that every flush runs" in words

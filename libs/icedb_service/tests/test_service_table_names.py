@@ -118,7 +118,7 @@ def test_a_store_that_hangs_is_said_to_be_slow_and_one_that_fails_fails_for_that
     async def test(rig):
         rig.create("a")
         rig.store.gate.clear()
-        with pytest.raises(Unavailable, match=r"within 1 ms \(ICEDB_X_MS\)"):
+        with pytest.raises(Unavailable, match=r"within 1 ms \(ICEDB_READ_WAIT_MS\)"):
             await rig.names.read()
         rig.store.gate.set()
         rig.work.wait_ms = 30_000

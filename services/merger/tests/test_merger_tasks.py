@@ -143,8 +143,6 @@ def test_each_figure_of_a_merge_is_counted_as_what_it_is(context):
     for name, counts in (("files", [3, 4]), ("bytes", [5, 6])):
         found = [context.metric(f"icedb_merge_{name}_total", direction=each) for each in ("in", "out")]
         assert found == counts
-    lane = [context.metric(f"icedb_merge_lane_{name}_total", lane="cold") for name in ("commits", "bytes")]
-    assert lane == [1, 5]
 
 
 def test_a_large_table_does_not_hold_the_workers(context):

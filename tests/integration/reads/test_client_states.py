@@ -106,19 +106,15 @@ def test_a_lease_lasts_as_long_as_the_block(client, parquet):
     assert read_leases(TableStore(store, paths)) == ()
 
 
-@pytest.mark.parametrize("way", ["store", "grpc"])
-def test_a_long_read_takes_a_lease_from_now_on_or_of_its_last_commit_if_there_is_another(
-    way, open_way, parquet, monkeypatch
-):
+def test_a_long_read_takes_a_lease_from_now_on_or_of_its_last_commit_if_there_is_another(client, parquet, monkeypatch):
     monkeypatch.setattr("icedb_client.read_leases.may_take_long", lambda _: True)
     store, paths = parquet.warehouse.store, parquet.warehouse.table("leased").paths
-    with open_way(way) as client:
-        snapshot = client.snapshot("leased")
-        with hold_while_reading(replace(snapshot, last_commit_ms=1)):
-            assert [lease.at_ms > snapshot.last_commit_ms for lease in read_leases(TableStore(store, paths))] == [True]
-        assert read_leases(TableStore(store, paths)) == ()
-        with hold_while_reading(replace(snapshot, last_commit_ms=1, snapshot_id="overtaken")):
-            assert [lease.at_ms for lease in read_leases(TableStore(store, paths))] == [1]
+    snapshot = client.snapshot("leased")
+    with hold_while_reading(replace(snapshot, last_commit_ms=1)):
+        assert [lease.at_ms > snapshot.last_commit_ms for lease in read_leases(TableStore(store, paths))] == [True]
+    assert read_leases(TableStore(store, paths)) == ()
+    with hold_while_reading(replace(snapshot, last_commit_ms=1, snapshot_id="overtaken")):
+        assert [lease.at_ms for lease in read_leases(TableStore(store, paths))] == [1]
 
 
 def test_a_lost_lease_fails_the_read(client, parquet):
