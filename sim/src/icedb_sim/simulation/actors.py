@@ -69,6 +69,25 @@ _RESTS: Final = {"reader": 3, "janitor": 3, "changer": 6}
 _PARTITIONED: Final = TableConfig.create(name=PATHS.name, partition=(PartitionField(name="p", column="p"),))
 
 
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change that an actor asks for.
+
+    Attributes:
+        what: In words.
+        wants: Whether a row of a partition is to go.
+        partition: The partition, of what is not about all of them.
+        test: Which rows, of what is about rows.
+        request: Under which it is asked for, also again (M7).
+    """
+
+    what: str
+    wants: Callable[[str, int], bool]
+    partition: str
+    test: RowTest
+    request: ChangeRequestId
+
+
 @dataclass(slots=True)
 class Simulation:
     """Everything that the actors of one schedule share."""
@@ -80,6 +99,8 @@ class Simulation:
     batch_count: int = 0
     bodies: dict[str, Callable[["Simulation", Actor], None]] = field(default_factory=dict)
     """What actors of each kind do."""
+    asked: list[Change] = field(default_factory=list)
+    """Changes that somebody asked for and has no answer to."""
     at_calm: list[Callable[["Simulation"], None]] = field(default_factory=list)
     """What is done first when the faults are over."""
     at_rest: list[Callable[["Simulation"], None]] = field(default_factory=list)
@@ -247,37 +268,23 @@ def operate_for_ever(sim: Simulation, actor: Actor) -> None:
         try_run(sim, actor, partial(alter_table_config, TableStore(sim.store, PATHS), change, clock=clock))
 
 
-@dataclass(frozen=True, slots=True)
-class _Change:
-    """A change that an actor asks for.
-
-    Attributes:
-        what: In words.
-        wants: Whether a row of a partition is to go.
-        partition: The partition, of what is not about all of them.
-        test: Which rows, of what is about rows.
-        request: Under which it is asked for, also again (M7).
-    """
-
-    what: str
-    wants: Callable[[str, int], bool]
-    partition: str
-    test: RowTest
-    request: ChangeRequestId
-
-
 def change_for_ever(sim: Simulation, actor: Actor) -> None:
-    """Delete some rows of all partitions, or of one; remove a partition, now and then; ask for what failed again."""
+    """Delete some rows of all partitions, or of one; remove a partition, now and then.
+
+    What somebody was asked for and has not answered, because it failed, died or is still at it, is asked for again.
+    """
     clock, own = SimClock(sim.world, actor.skew_ms), sim.world.make_rng(f"{actor.name} requests")
     reader = sim.make_reader(clock)
-    failed: list[_Change] = []
     while True:
-        change = failed.pop() if failed and own.random() < _REPEAT_RATE else _draw_change(sim, clock, own)
-        failed = [change]
-        try_run(sim, actor, partial(_carry_out, sim, actor, reader, change, failed))
+        if sim.asked and own.random() < _REPEAT_RATE:
+            change = own.choice(sim.asked)
+        else:
+            change = _draw_change(sim, clock, own)
+            sim.asked.append(change)
+        try_run(sim, actor, partial(_carry_out, sim, actor, reader, change))
 
 
-def _draw_change(sim: Simulation, clock: SimClock, own: random.Random) -> _Change:
+def _draw_change(sim: Simulation, clock: SimClock, own: random.Random) -> Change:
     rng = sim.world.rng
     dice = rng.random()
     partition = rng.choice(("p=a", "p=b"))
@@ -285,10 +292,10 @@ def _draw_change(sim: Simulation, clock: SimClock, own: random.Random) -> _Chang
     test = RowTest(modulus, rng.randrange(modulus))
     what, wants = _draw_intent(dice, partition, test)
     request_id = str(UUID(hex=make_uuid7_hex(clock.now_ms(), own.getrandbits(74))))
-    return _Change(what, wants, partition, test, ChangeRequestId.of(request_id, what))
+    return Change(what, wants, partition, test, ChangeRequestId.of(request_id, what))
 
 
-def _carry_out(sim: Simulation, actor: Actor, reader: LogReader, change: _Change, failed: list[_Change]) -> None:
+def _carry_out(sim: Simulation, actor: Actor, reader: LogReader, change: Change) -> None:
     model, what = sim.model, change.what
     intent = Intent(what, change.wants, frozenset(model.committed))
     clock = IntentClock(sim.world, actor.skew_ms, intent=intent, intents=model.removed.intents)
@@ -304,7 +311,7 @@ def _carry_out(sim: Simulation, actor: Actor, reader: LogReader, change: _Change
             remove_partitions(table, lambda _, infos: [info.path for info in infos if info.path == change.partition])
     except InvalidRequest:
         pass  # it took too long (W3), or its id is too old
-    failed.clear()
+    sim.asked[:] = [each for each in sim.asked if each is not change]
     if result.is_repeated:
         model.check_repeated(change.request.request_id, str(result.committed_key))
 
