@@ -213,3 +213,24 @@ def test_watching_a_table_that_is_not_there_ends_at_once(lend, table, said_by_ic
     shown, pauses = watch(table, said_by_icedb, "nothing", rounds=[], code=3)
     assert "does not exist" in shown.err
     assert pauses == []
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_many_rows_look_as_few_do(monkeypatch, capsys, is_terminal):
+    columns = ("table", ">files", "note", "<>more", ">lag")
+    rows = [
+        (f"t{number}", number * 999, None if number % 2 else "[b] x", "y" * (number % 7), None) for number in range(200)
+    ]
+    drawn = []
+    for most in (10, 10_000):
+        monkeypatch.setattr(output, "MANY_ROWS", most)
+        monkeypatch.setattr(output.out, "_force_terminal", is_terminal)
+        output.print_table(columns, rows)
+        drawn.append(capsys.readouterr().out)
+    assert drawn[0] == drawn[1]
+    odd = [rows[:-1], [*rows[:-1], ("ä", 1, "", "", None)], [*rows[:-1], (output.Markup("[red]x[/]"),)]]
+    assert [output._lay_out([(name, False) for name in columns], each) is not None for each in odd] == [
+        True,
+        False,
+        False,
+    ]

@@ -19,6 +19,7 @@ from rich.console import Console, ConsoleDimensions, ConsoleOptions, RenderableT
 from rich.markup import escape
 from rich.segment import Segment
 from rich.table import Table
+from rich.text import Text
 
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 _KIB: Final = 1024
@@ -65,6 +66,10 @@ err: Final = VisibleConsole(stderr=True, highlight=False, emoji=False)
 
 Show = Callable[..., None]
 """Takes how far something is: see :func:`progress`."""
+
+
+MANY_ROWS: Final = 100
+"""So many rows are laid out here where that is simple."""
 
 
 class Markup(str):
@@ -180,13 +185,38 @@ def print_table(columns: Iterable[str], rows: Iterable[Sequence[object]]) -> Non
 
     Of a cell a number gets separators, and ``None`` is a hyphen.
     """
+    named = [(column[1:] if column[:1] in ("<", ">") else column, column.startswith(">")) for column in columns]
+    cells = [["-" if cell is None else cell for cell in row] for row in rows]
+    if len(cells) >= MANY_ROWS and (lines := _lay_out(named, cells)) is not None:
+        out.print(Text.assemble((lines[0], "bold"), "\n", "\n".join(lines[1:])), soft_wrap=True)
+        return
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        name = column[1:] if column[:1] in ("<", ">") else column
-        table.add_column(escape(name), justify="right" if column.startswith(">") else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*("-" if cell is None else _text(cell) for cell in row))
+    for name, is_right in named:
+        table.add_column(escape(name), justify="right" if is_right else "left", overflow="fold")
+    for row in cells:
+        table.add_row(*map(_text, row))
     out.print(table)
+
+
+def _lay_out(columns: Sequence[tuple[str, bool]], rows: Sequence[Sequence[object]]) -> list[str] | None:
+    """Return the lines of a table as rich would draw them, in a tenth of its time; ``None``: it has to draw them."""
+    texts = [[name for name, _ in columns]]
+    for row in rows:
+        texts.append([format_count(cell) if type(cell) is int else str(cell) for cell in row])
+        is_plain = all(text.isascii() and text.isprintable() for text in texts[-1])
+        if len(row) != len(columns) or not is_plain or any(isinstance(cell, Markup) for cell in row):
+            return None
+    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
+    if sum(widths) + 2 * (len(widths) - 1) > out.width:
+        return None
+    laid = [(width, is_right) for width, (_, is_right) in zip(widths, columns, strict=True)]
+    return [
+        "  ".join(
+            text.rjust(width) if is_right else text.ljust(width)
+            for text, (width, is_right) in zip(line, laid, strict=True)
+        )
+        for line in texts
+    ]
 
 
 def print_pairs(pairs: Mapping[str, object]) -> None:
