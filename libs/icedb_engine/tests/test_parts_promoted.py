@@ -60,15 +60,22 @@ def read_texts(texts):
     return ENGINE.execute(f"SELECT {cases} FROM ({rows}) ORDER BY place", [texts]).fetchall()
 
 
+DECLARED = {**{name: sql_type for sql_type, name in NAMES.items()}, "seconds": "TIMESTAMP"}
+TAKEN = {}
+"""What declared columns of all types took of each JSON value that was asked for: a flush of values that are bad takes long."""
+
+
 def cast_as_declared(make_table, raws):
     """Return what declared columns of all types take of JSON values; None where they are bad, or not there."""
-    declared = {**{name: sql_type for sql_type, name in NAMES.items()}, "seconds": "TIMESTAMP"}
-    table = make_table(declared={"row": "BIGINT", **declared}, times={"seconds": {"unit": "epoch_s"}}, on_bad_rows="quarantine_rows")  # fmt: skip
-    cells = [(row, name, raw) for name in declared for row, raw in enumerate(raws) if raw is not None]
-    body = "".join(f'{{"row":{row},"{name}":{raw}}}\n' for row, name, raw in cells).encode()
-    found = table.rows(*table.flush(table.stage(body=body)).files) if body else []
-    taken = {(row["row"], name): row[name] for row in found for name in declared if row.get(name) is not None}
-    return {name: [taken.get((row, name)) for row in range(len(raws))] for name in declared}
+    asked = [raw for raw in dict.fromkeys(raws) if raw is not None and raw not in TAKEN]
+    if asked:
+        table = make_table(declared={"row": "BIGINT", **DECLARED}, times={"seconds": {"unit": "epoch_s"}}, on_bad_rows="quarantine_rows")  # fmt: skip
+        lines = (f'{{"row":{row},"{name}":{raw}}}\n' for name in DECLARED for row, raw in enumerate(asked))
+        found = table.rows(*table.flush(table.stage(body="".join(lines).encode())).files)
+        TAKEN.update((raw, {}) for raw in asked)
+        for row in found:
+            TAKEN[asked[row["row"]]].update({name: row[name] for name in DECLARED if row.get(name) is not None})
+    return {name: [None if raw is None else TAKEN[raw].get(name) for raw in raws] for name in DECLARED}
 
 
 def show(values):
