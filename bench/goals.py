@@ -76,7 +76,7 @@ GOALS: Final[tuple[Goal, ...]] = (
     Goal("nested", "queries", "mean_query", at_least=1 / 1.3, against="flattened Parquet"),
     Goal("nested", "size", "size", at_least=1 / 1.3, against="bound: zstd of the source"),
     Goal("nested", "50 keys, read", "count_by_kind", at_least=1 / 1.3, against=f"{OURS}, plain columns"),
-    Goal("nested", "50 keys, read", "files_of_a_time", at_least=1, against=f"{OURS}, plain columns"),
+    Goal("nested", "50 keys, read", "files_of_some", at_least=1, against=f"{OURS}, plain columns"),
     Goal("nested", "50 keys, [!r]*", "peak_memory", at_least=1 / 1.1, against=f"{OURS}, no rare keys"),
     Goal("nested", "50 keys, [!r]*", "columns", at_least=1, against=f"{OURS}, no rare keys"),
     Goal("nested", "backfill", "duration", at_least=1 / 3, against="bound: copy of the files"),

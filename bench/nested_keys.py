@@ -28,7 +28,7 @@ FILES: Final = 20
 _BYTES_OF_ROW: Final = 300
 """In a data file, about."""
 _RUNS: Final = 5
-_PATHS: Final = ("p.at:BIGINT as at", "p.kind as kind")
+_PATHS: Final = ("p.number:BIGINT as number", "p.kind as kind")
 
 
 def make_key_batches(count: int, *, has_rare: bool, is_plain: bool) -> Iterator[bytes]:
@@ -37,7 +37,7 @@ def make_key_batches(count: int, *, has_rare: bool, is_plain: bool) -> Iterator[
     Args:
         count: Events.
         has_rare: Thirty keys of each are some of ten thousand; else all events have the same.
-        is_plain: Time and kind stand beside the object, too.
+        is_plain: Number and kind stand beside the object, too.
     """
     chance = random.Random(50)
     names = [f'"r{number:04}":' for number in range(RARE_KEYS)]
@@ -47,7 +47,7 @@ def make_key_batches(count: int, *, has_rare: bool, is_plain: bool) -> Iterator[
         lines = []
         for number in range(start, min(count, start + batch_rows)):
             value = chance.getrandbits(60)
-            own = f'"at":{number},"kind":"kind {value % KINDS}"'
+            own = f'"number":{number},"kind":"kind {value % KINDS}"'
             common = ",".join(f'"c{key:02}":{value >> key & 0xFFFF}' for key in range(COMMON_KEYS - len(_PATHS)))
             first = value % step if has_rare else 0
             other = ",".join(f"{names[first + step * key]}{value >> key & 0xFF}" for key in range(OTHER_KEYS))
@@ -96,7 +96,7 @@ class Flush(_Work):
             "events",
             columns={"p": "VARCHAR"},
             promote=() if self._is_plain else [*_PATHS, *["p.*"] * self._has_rare],
-            sort=["at"],
+            sort=["number"],
             target_file_bytes=max(1 << 20, self._count * _BYTES_OF_ROW // FILES),
             row_group_rows=max(2048, self._count // (4 * FILES)),
         )
@@ -148,10 +148,10 @@ class CountByKind(TakesTurns):
         """Compare the answers, and count the files that a condition leaves."""
         assert all(rows == self._answers[0] for rows in self._answers), self._answers
         first = self._count // 2
-        files = self._table.snapshot(where=f"at >= {first} AND at < {first + self._count // FILES}").files
+        files = self._table.snapshot(where=f"number >= {first} AND number < {first + self._count // FILES}").files
         return (
             Figure("count_by_kind", "ms", self._took_ms),
-            Figure("files_of_a_time", "files", len(files)),
+            Figure("files_of_some", "files", len(files)),
         )
 
 
