@@ -20,8 +20,8 @@ from bench.printing import print_report
 from bench.processes import ROOT
 from bench.report import ORDER, PAGE, is_marked, read_reports, write_page
 
-HEAVY: Final = ("backlog", "merge_memory")
-"""Workloads of several gigabytes, which only the full size has among all."""
+HEAVY: Final = ("backlog", "merge_memory", "many")
+"""Workloads of several gigabytes, or thousands of streams, which only the full size has among all."""
 SIZES: Final[Mapping[Size, Options]] = {
     "small": Options(1, 50_000, 10, 0.2, object_count=1_000, marker_count=20_000, size="small", case_limit_s=4),
     "middle": Options(3, 1_000_000, 40, 1.0, size="middle", case_limit_s=45),
