@@ -207,7 +207,6 @@ def test_tables_side_by_side_have_readers_metrics_and_times_of_their_own():
         run.join(LIMIT_S)
     assert {name: found["deleted_data_files"] for name, found in results.items()} == {"events": 2, "other": 2}
     assert place.metric("deleted_objects_total", kind="data_file") == 4
-    assert place.metric("orphan_sweeps_total") == 2
     for table in (place.table, other):
         assert len(list_all(inner, table.paths.data_prefix).objects) == 1
 
