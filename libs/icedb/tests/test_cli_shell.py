@@ -68,7 +68,7 @@ def session(commit, folder):
     session = _Session(
         run,
         read=lambda table: client.snapshot(table, bounds=True),
-        answer=lambda rows, _snapshots: answers.append(rows.fetchall()),
+        answer=lambda rows: answers.append(rows.fetchall()),
     )
     session.answers = answers
     return session
