@@ -228,7 +228,7 @@ def test_a_sequence_with_everything(machine):
     """What chance reaches rarely: it picks few of the rules for each sequence."""
     table = machine()
     try:
-        table.create("quarantine_rows", 0, [(2, "a"), (3, "a"), (1, "b")])
+        table.create("quarantine_rows", [(2, "a"), (3, "a"), (1, "b")])
         steps = [
             lambda: table.import_file(2, "a", 1, "copy", False),
             lambda: table.import_file(1, "b", 1, "in_place", False),

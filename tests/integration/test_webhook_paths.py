@@ -47,7 +47,7 @@ def test_a_column_is_what_duckdb_takes_out_of_the_text(lake, events, is_batch):
     lake.create_table(name, promote=PATHS).append(found.lines)
     query = f"""SELECT properties__plan, properties->>'$.plan', page_url, context->>'$.page.url',
         context__page, context->>'$.page', revenue, properties->'$.revenue' FROM {name}"""
-    rows = lake.query(query).relation.fetchall()
+    rows = lake.query(query).fetchall()
     assert len(rows) == found.count
     for plan, wanted_plan, url, wanted_url, page, wanted_page, revenue, number in rows:
         assert (plan, url, page) == (wanted_plan, wanted_url, wanted_page)
