@@ -193,7 +193,7 @@ class Backfill(TakesTurns):
         source, *keys = table.open().config.promoted[self._column]
         path = "$" + "".join(f'."{key}"' for key in keys)
         query = f"""SELECT count("{self._column}"), count({source}->>'{path}') FROM events"""
-        ((found, wanted),) = table.query(query).relation.fetchall()
+        ((found, wanted),) = table.query(query).fetchall()
         assert found == wanted, f"{found} values, not {wanted}"
         return ()
 
