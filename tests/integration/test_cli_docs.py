@@ -91,3 +91,11 @@ def test_the_page_of_every_command_is_current_and_each_begins_with_an_example():
         path, _, text = section.partition("\n")
         assert examples_of(path), path
         assert f"\n\n  $ {path}" in text.partition("Options:")[0], path
+
+
+def test_messages_and_pages_name_commands_that_exist():
+    root = DOCS.parent
+    sources = [*root.glob("libs/*/src/**/*.py"), *root.glob("services/*/src/**/*.py"), *DOCS.rglob("*.md")]
+    named = {(name, path) for path in sources for name in re.findall(r"`icedb ([a-z]+)\b", path.read_text())}
+    assert len({name for name, _ in named}) > 20
+    assert not {(name, path) for name, path in named if name not in load_all().commands}

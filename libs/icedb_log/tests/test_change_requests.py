@@ -160,7 +160,7 @@ def test_it_is_forgotten_when_nobody_may_repeat_it_any_more(table):
 
 @pytest.mark.parametrize("age_ms", [REQUEST_AGE_MS, -MAX_AHEAD_MS - 1])
 def test_an_id_of_another_day_is_refused(table, age_ms):
-    with pytest.raises(InvalidRequest, match="icedb history t"):
+    with pytest.raises(InvalidRequest, match="icedb changes t"):
         add_one(table, request_of(table, age_ms=age_ms))
     assert table.ids() == [1, 2, 11]
 

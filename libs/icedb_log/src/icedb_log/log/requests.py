@@ -71,7 +71,7 @@ class ChangeRequestId:
             return
         raise InvalidRequest(
             f"table {log.table}: id {self.request_id} is of {format_ms(made_ms)}, and by the store it is "
-            f"{format_ms(log.store_now_ms)}: ids are taken for a day. Look with `icedb history {log.table}` whether "
+            f"{format_ms(log.store_now_ms)}: ids are taken for a day. Look with `icedb changes {log.table}` whether "
             "the change was made, and if not, ask under a fresh one; a clock that is wrong makes such ids, too"
         )
 
