@@ -13,7 +13,7 @@ from icedb_log.log.codec import decode_log_file, encode_log_file
 from icedb_log.log.requests import MAX_AHEAD_MS, REQUEST_AGE_MS, REQUEST_MEMORY_MS, ChangeRequestId
 from icedb_log.log.state import LogState
 from icedb_log.model import FeedState, LogFile
-from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
+from icedb_sim.fakes.scripted_store import DISTURBANCES, Crash, Fault
 from icedb_sim.tables.row_files import RowFileChanger
 from icedb_sim.tables.small_table import SmallTable
 from icedb_sim.tables.small_view import grow_old
@@ -77,18 +77,7 @@ def test_a_deletion_that_is_asked_for_again_says_how_many_rows_went(table):
     assert table.delete("id = 2").rows_removed == 0
 
 
-EFFECTS = [
-    Effect.CRASH_BEFORE,
-    Effect.CRASH_AFTER,
-    Effect.LOSE_ANSWER,
-    Effect.DROP,
-    Effect.DELAY,
-    Effect.TRY_TWICE,
-    Effect.UNAVAILABLE,
-]
-
-
-@pytest.mark.parametrize("effect", EFFECTS)
+@pytest.mark.parametrize("effect", DISTURBANCES)
 def test_a_run_that_is_disturbed_at_any_call_can_be_repeated(effect):
     number = 0
     while True:
@@ -179,7 +168,7 @@ def test_an_id_means_one_change(table):
     add_one(table, request)
     with pytest.raises(InvalidRequest, match="given to another change"):
         table.delete("id = 2", request=replace(request, digest="ab"))
-    with pytest.raises(InvalidRequest, match="not a UUIDv7"):
+    with pytest.raises(InvalidRequest, match="of a change is no UUIDv7"):
         ChangeRequestId.of("twice", QUERY)
 
 

@@ -14,7 +14,7 @@ from icedb_log.log.codec import encode_log_file
 from icedb_log.model import LogFile
 from icedb_log.serving.status import read_status
 from icedb_log.store.table_store import TableStore
-from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
+from icedb_sim.fakes.scripted_store import DISTURBANCES, Crash, Effect, Fault
 from icedb_sim.tables.row_feeds import RowFileFeeder
 from icedb_sim.tables.small_table import SmallTable
 from icedb_sim.tables.small_view import SmallView, feed_state, grow_old
@@ -197,18 +197,7 @@ def test_a_refusal_whose_record_was_not_written_is_recorded_by_the_next_feed(tab
     assert not is_feed_needed(*view.opened())
 
 
-EFFECTS = [
-    Effect.CRASH_BEFORE,
-    Effect.CRASH_AFTER,
-    Effect.LOSE_ANSWER,
-    Effect.DROP,
-    Effect.DELAY,
-    Effect.TRY_TWICE,
-    Effect.UNAVAILABLE,
-]
-
-
-@pytest.mark.parametrize("effect", EFFECTS)
+@pytest.mark.parametrize("effect", DISTURBANCES)
 def test_a_feed_that_is_disturbed_at_any_call_leaves_each_commit_to_be_taken_once(effect):
     number = 0
     while True:
@@ -253,7 +242,7 @@ def test_v3_what_is_there_when_the_registration_is_pending_is_skipped_and_all_la
     assert view.ids() == [3, 4]
 
 
-@pytest.mark.parametrize("effect", EFFECTS)
+@pytest.mark.parametrize("effect", DISTURBANCES)
 def test_a_creation_that_is_disturbed_at_any_call_can_be_repeated(effect):
     number = 0
     while True:

@@ -10,7 +10,7 @@ from icedb_log.feed.position import advance_backfill, find_unfilled
 from icedb_log.feed.views import detach_view, is_feed_needed, read_registration, register_view
 from icedb_log.serving.status import read_status
 from icedb_log.table.table_config import TableConfig
-from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
+from icedb_sim.fakes.scripted_store import DISTURBANCES, Crash, Fault
 from icedb_sim.tables.row_feeds import RowFileFeeder
 from icedb_sim.tables.small_table import SmallTable
 from icedb_sim.tables.small_view import SmallView, feed_state, grow_old
@@ -147,18 +147,7 @@ def test_the_status_says_how_far_it_is(table):
     assert read_status(view.opened()[0]).view.backfill_files == 0
 
 
-EFFECTS = [
-    Effect.CRASH_BEFORE,
-    Effect.CRASH_AFTER,
-    Effect.LOSE_ANSWER,
-    Effect.DROP,
-    Effect.DELAY,
-    Effect.TRY_TWICE,
-    Effect.UNAVAILABLE,
-]
-
-
-@pytest.mark.parametrize("effect", EFFECTS)
+@pytest.mark.parametrize("effect", DISTURBANCES)
 def test_a_view_that_is_disturbed_at_any_call_has_each_row_once(effect):
     """The creation and the first feed together: kills and lost answers at each call of the store."""
     number = 0

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from icedb_log.errors import CommitOutcomeUnknown, IceDBError, PreconditionFailed, Unavailable
 from icedb_log.store.object_store import (
@@ -38,6 +38,18 @@ class Effect(Enum):
     UNAVAILABLE = "no answer, and nothing happened"
     CRASH_BEFORE = "the process dies before the call"
     CRASH_AFTER = "the process dies after the call"
+
+
+DISTURBANCES: Final = (
+    Effect.CRASH_BEFORE,
+    Effect.CRASH_AFTER,
+    Effect.LOSE_ANSWER,
+    Effect.DROP,
+    Effect.DELAY,
+    Effect.TRY_TWICE,
+    Effect.UNAVAILABLE,
+)
+"""What may become of any call, at any time: whatever is run again after it has to be right."""
 
 
 @dataclass(frozen=True, slots=True)

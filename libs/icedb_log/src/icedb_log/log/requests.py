@@ -46,7 +46,12 @@ class ChangeRequestId:
     @classmethod
     def of(cls, request_id: str, *asked: object) -> Self:
         """Return it. Raises InvalidRequest: the id is not a UUIDv7."""
-        parse_uuid7_ms(request_id)
+        try:
+            parse_uuid7_ms(request_id)
+        except InvalidRequest:
+            raise InvalidRequest(
+                f"id {request_id[:80]!r} of a change is no UUIDv7: give the one that the earlier run named, or none"
+            ) from None
         return cls(request_id, hashlib.sha256(orjson.dumps(asked)).hexdigest()[:_DIGEST_DIGITS])
 
     def find_outcome(self, log: LogHeads) -> Mapping[str, Any] | None:
