@@ -403,6 +403,29 @@ def test_a_batch_counts_its_own_deaths_alone(table):
     assert list_quarantined(table) == ()
 
 
+def test_i5_a_small_and_a_large_batch_that_end_processes_in_turn_are_both_refused(table):
+    """Each size has workers of its own, which take the fence from each other's lost ones."""
+    lanes = {takes: FlushLimits(sizes=SizeClass(takes, 100, 1 << 40)) for takes in ("small", "large")}
+    deadly = {
+        "large": table.stage([{"id": 0, "p": "a" * 150}]),
+        "small": table.stage([{"id": 1, "p": "a"}]),
+    }
+    for number in range(2, 9):
+        table.stage([{"id": number, "p": "a"}])
+    writer = CrashingWriter(table, *deadly.values(), error=Crash())
+    deaths = 0
+    while staged_ids(table):
+        for takes in ("large", "small"):
+            try:
+                flush_in_a_process(table, writer, lanes[takes])
+            except Crash:
+                deaths += 1
+                table.clock.advance(CLAIM_MS + 1)
+        assert deaths < 20
+    assert {entry.batch_id for entry in list_quarantined(table)} == set(deadly.values())
+    assert sorted(table.ids()) == list(range(2, 9))
+
+
 def test_who_died_while_it_committed_is_no_sign_of_a_batch(table):
     stage(table, 20)
     table.store.script = [Fault("put_if_absent", Effect.CRASH_BEFORE, "/_log/")]
