@@ -1,11 +1,14 @@
 """What people type, and what they read."""
 
+import threading
+
 import pytest
 from icedb.cli.app import run
 from icedb.cli.output import format_bytes, format_span, format_time
 from icedb.cli.read_times import maybe_time
 from icedb.cli.runner import (
     HALTED,
+    INTERRUPTED,
     INVALID,
     NOT_FOUND,
     TIMED_OUT,
@@ -144,6 +147,22 @@ def test_an_argument_that_is_no_text_is_one_error(arguments, monkeypatch, tmp_pa
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert "unexpected" not in error
+
+
+def test_ctrl_c_that_a_lock_turns_into_another_error_is_an_interruption(monkeypatch, tmp_path, capsys):
+    """``Condition.wait`` has released the lock and is ended before it can take it again: leaving the block fails."""
+
+    def stop(*_):
+        condition = threading.Condition()
+        with condition:
+            condition.release()
+            raise KeyboardInterrupt
+
+    monkeypatch.setenv("ICEDB_STORE", f"file://{tmp_path}")
+    assert run(["table", "create", "events"]) == 0
+    monkeypatch.setattr("icedb_client.store_reads.StoreReads.watch", stop)
+    assert run(["watch", "events"]) == INTERRUPTED
+    assert capsys.readouterr().err.strip().endswith("interrupted")
 
 
 def test_declared_times_have_a_unit():

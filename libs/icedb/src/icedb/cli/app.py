@@ -172,20 +172,20 @@ def run(arguments: Sequence[str]) -> int:
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     try:
         code: Any = app(list(arguments), prog_name="icedb", standalone_mode=False)
-    except IceDBError as error:
-        print_error(str(error))
-        return exit_code(error)
-    except TyperException as error:
-        return _print_usage_error(error)
-    except (KeyboardInterrupt, typer.Abort):
-        print_error("interrupted")
-        return INTERRUPTED
     except (BrokenPipeError, SystemExit):
         # Whoever read our output has enough, e.g. `| head` (typer ends with SystemExit then): no more output, also
         # not while Python ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 0
-    except Exception as error:
+    except (Exception, KeyboardInterrupt) as error:
+        if _is_interrupted(error):
+            print_error("interrupted")
+            return INTERRUPTED
+        if isinstance(error, IceDBError):
+            print_error(str(error))
+            return exit_code(error)
+        if isinstance(error, TyperException):
+            return _print_usage_error(error)
         if os.environ.get("ICEDB_DEBUG"):
             raise
         return _print_unexpected(error, arguments)
@@ -195,6 +195,17 @@ def run(arguments: Sequence[str]) -> int:
 def main() -> None:
     """Run the command line and exit."""
     sys.exit(run(sys.argv[1:]))
+
+
+def _is_interrupted(error: BaseException | None) -> bool:
+    """Whether Ctrl-C is what an error began with.
+
+    One that comes while a lock is being waited for may leave the lock's block without it, as another error: "cannot
+    release un-acquired lock".
+    """
+    while error is not None and not isinstance(error, (KeyboardInterrupt, typer.Abort)):
+        error = error.__cause__ if error.__suppress_context__ else error.__context__
+    return error is not None
 
 
 def _print_unexpected(error: Exception, arguments: Sequence[str]) -> int:
