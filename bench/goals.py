@@ -137,6 +137,7 @@ GOALS: Final[tuple[Goal, ...]] = (
     Goal("seen", "*, 300 batches*", "seen_p99", at_most=1500),
     Goal("seen", "*one sender", "p50", at_least=0.95, against=f"{OURS}, each batch alone"),
     Goal("seen", "*2,000 batches*", "front end's peak memory", at_most=512),
+    Goal("nodes", "*", "duration", at_least=2.4, against=OURS, system=f"{OURS}, three machines"),
     Goal("vacuum", "*10,000 dead files", "duration", at_least=1.0, against="delta-rs"),
     Goal("vacuum", "a plan over 1,000,000 live*", "duration", at_most=6),
     Goal("vacuum", "a plan over 1,000,000 live*", "peak_memory", at_most=700),

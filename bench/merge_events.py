@@ -4,6 +4,7 @@ Product events of ten columns. Each file is sorted, written by the writer of the
 with the statistics that a flush gives; a log file names some tens of them. Deterministic by seed.
 """
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,7 +20,7 @@ from icedb_log.model import FileMarker, LogFile
 from icedb_log.store.table_store import TableStore
 from icedb_log.store_settings import StoreSettings
 from icedb_log.table.stored_config import create_table
-from icedb_log.table.table_config import TableConfig
+from icedb_log.table.table_config import PartitionField, TableConfig
 
 from bench.merge_work import MergeInput
 
@@ -37,9 +38,11 @@ SCHEMA: Final = {
     "campaign": "VARCHAR",
 }
 _FILES_PER_LOG_FILE: Final = 50
-_FIRST_TS_US: Final = 1_748_736_000_000_000  # 2025-06-01T00:00:00Z
+_FIRST_HOUR: Final = datetime(2025, 6, 1, tzinfo=UTC)
+_FIRST_TS_US: Final = int(_FIRST_HOUR.timestamp()) * 1_000_000
 _HOUR_US: Final = 3_600_000_000
 _DAY_US: Final = 86_400_000_000
+_HOURS: Final = 24
 _CLOCKS_US: Final = 5_000_000
 _EVENTS: Final = ("page_view", "click", "scroll", "search", "add_to_cart", "purchase", "sign_up", "error")
 _PATHS: Final = ("/", "/pricing", "/docs", "/docs/start", "/blog", "/login", "/cart", "/checkout", "/about")
@@ -58,6 +61,7 @@ def write_merge_input(
     is_in_time_order: bool,
     producer_count: int = 1,
     late_share: float = 0.0,
+    partition_count: int = 1,
     **settings: Any,
 ) -> MergeInput:
     """Make a table of ``file_count`` sorted data files.
@@ -70,6 +74,7 @@ def write_merge_input(
         is_in_time_order: Whether each file's times follow those of the file before it; else all cover the same day.
         producer_count: Producers, whose clocks differ by up to some seconds.
         late_share: How many of the rows are up to an hour older than their file.
+        partition_count: Partitions of an hour each, among which files are dealt out; 1: the table has none.
         settings: Of the table, beside a target size and a number of files that put everything into one group.
     """
     root.mkdir(parents=True)
@@ -77,16 +82,24 @@ def write_merge_input(
     paths = warehouse.table(TABLE).paths
     # Everything goes into one group and one file, whatever its size, so that all systems make the same.
     settings = {"target_file_bytes": 1 << 33, "max_files_per_group": 10_000, **settings}
+    if partition_count > 1:
+        settings["partition"] = (PartitionField.parse("h=hour(ts)"),)
     config = TableConfig.create(name=TABLE, sort=sort, **settings)
     create_table(TableStore(warehouse.store, paths), config)
     markers: list[FileMarker] = []
     duration_sum = 0
     for number in range(file_count):
         window = (number, file_count) if is_in_time_order else (0, 1)
+        partition = ""
+        if partition_count > 1:
+            window = (number % partition_count, _HOURS)
+            partition = f"h={_FIRST_HOUR + timedelta(hours=window[0]):%Y-%m-%d-%H}"
         rows = make_rows(number, rows_per_file, window, producer_count=producer_count, late_share=late_share)
         rows = rows.sort_by([(column, "ascending") for column in sort])
         duration_sum += int(np.sum(rows["duration_ms"].to_numpy()))
-        markers.append(put_file(TableStore(warehouse.store, paths), config, rows, scratch=root.parent))
+        markers.append(
+            put_file(TableStore(warehouse.store, paths), config, rows, scratch=root.parent, partition=partition)
+        )
     _commit(TableStore(warehouse.store, paths), markers)
     return MergeInput(
         root=root,
@@ -136,7 +149,9 @@ def _text(prefix: str, numbers: np.ndarray) -> pa.Array:
     return pa.array(np.char.add(prefix, numbers.astype(str)), pa.string())
 
 
-def put_file(table: TableStore, config: TableConfig, rows: pa.Table, *, scratch: Path) -> FileMarker:
+def put_file(
+    table: TableStore, config: TableConfig, rows: pa.Table, *, scratch: Path, partition: str = ""
+) -> FileMarker:
     """Write rows as a data file, one row group after the other, and upload it.
 
     Args:
@@ -144,6 +159,7 @@ def put_file(table: TableStore, config: TableConfig, rows: pa.Table, *, scratch:
         config: Sort columns and rows of a row group.
         rows: Sorted already.
         scratch: A folder.
+        partition: Of the table's, ``name=value``; empty: it has none.
     """
     clock = SystemClock()
     unit = Unit(
@@ -154,13 +170,13 @@ def put_file(table: TableStore, config: TableConfig, rows: pa.Table, *, scratch:
         time_ms=clock.now_ms(),
         engine=EngineLimits(),
     )
-    layout = PartLayout(unit, SCHEMA, ("",))
+    layout = PartLayout(unit, SCHEMA, (partition,))
     path = scratch / "next.parquet"
     encoder = PartEncoder(path, layout)
     for first in range(0, rows.num_rows, config.row_group_rows):
         encoder.write_group(rows.slice(first, config.row_group_rows))
     encoder.close(layout.make_footer(0))
-    key = table.paths.data_key(partition="", file_id=clock.new_id())
+    key = table.paths.data_key(partition=partition, file_id=clock.new_id())
     table.store.upload(key, path)
     return FileMarker(key, path.stat().st_size, unit.time_ms, row_count=rows.num_rows, stats=encoder.stats.finish())
 

@@ -22,6 +22,7 @@ ORDER: Final = (
     "nested",
     "merge",
     "wide",
+    "nodes",
     "ingest",
     "tiny",
     "enqueue",
