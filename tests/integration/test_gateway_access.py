@@ -212,6 +212,46 @@ def test_whatever_is_asked_for_counts_against_the_rate(tmp_path, rig, call):
         one.gateway.stop()
 
 
+def test_a_reader_that_stands_still_leaves_half_of_the_bodies_to_others(tmp_path):
+    names = ("red", "blue")
+    access = write_access(
+        tmp_path / "a.json",
+        {
+            "identities": {name: {"tokens": [token_entry(f"{TOKEN} {name}".replace(" ", "-"))]} for name in names},
+            "grants": [{"identities": names, "tables": ["wide"], "verbs": ["read"]}],
+        },
+    )
+    warehouse = Warehouse(LocalObjectStore(tmp_path / "store"))
+    table = HandTable(warehouse, "wide").create("d=day(ts)")
+    size_bytes = 8 * 1024 * 1024
+    path = table.write("d=2026-01-01", bytes(size_bytes))
+    table.commit([path])
+    key = f"wide/{path.partition('/_data/')[2]}"
+    most = {"gateway_max_bodies": 2, "gateway_body_wait_ms": 0, "gateway_part_kb": 64}
+    rig = start_gateway(warehouse, access_file=str(access), **most)
+
+    def ask(name):
+        return rig.call("GET", f"/{BUCKET}/{key}", Authorization=f"Bearer {TOKEN}-{name}")
+
+    try:
+        with socket.socket() as still:
+            still.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            still.connect((LOOPBACK, rig.gateway.port))
+            headers = f"Host: x\r\nAuthorization: Bearer {TOKEN}-red\r\n\r\n"
+            still.sendall(f"GET /{BUCKET}/{key} HTTP/1.1\r\n{headers}".encode())
+            wait_until(lambda: rig.metric("icedb_gateway_open_bodies") == 1)
+            refused = ask("red")
+            assert (refused.status, refused.headers["Retry-After"]) == (503, "1")
+            assert b"<Code>SlowDown</Code>" in refused.body
+            assert b"red has 1 files on their way here already" in refused.body
+            assert len(ask("blue").body) == size_bytes
+        wait_until(lambda: rig.metric("icedb_gateway_open_bodies") == 0)
+        assert len(ask("red").body) == size_bytes
+        assert rig.metric("icedb_access_denied_total", door="s3", reason="share") == 1
+    finally:
+        rig.gateway.stop()
+
+
 def test_a_clock_that_is_wrong(tmp_path, rig):
     access = write_access(
         tmp_path / "a.json", {"identities": {"red": {"access_keys": [{"id": "RED1", "secret": "s"}]}}}

@@ -1,11 +1,12 @@
-"""Views that begin with the rows of their source: each row is in the view once, whatever happens meanwhile (V1 to V5)."""
+"""Views that begin with the rows of their source: each row is in the view once, whatever happens meanwhile (V1 to V6)."""
 
 import contextlib
+from dataclasses import replace
 
 import orjson
 import pytest
 from icedb_log.errors import CorruptLog, Fenced, IceDBError, InvalidRequest, Unavailable
-from icedb_log.feed.feeds import FeedLimits
+from icedb_log.feed.feeds import BACKFILL_TURN, FeedLimits
 from icedb_log.feed.position import advance_backfill, find_unfilled
 from icedb_log.feed.views import detach_view, is_feed_needed, read_registration, register_view
 from icedb_log.serving.status import read_status
@@ -92,8 +93,47 @@ def test_a_single_file_may_exceed_the_bytes_of_a_feed(table):
     assert [(each.commit_count, each.backfilled_count) for each in taken] == [(1, 0), (0, 1), (0, 1)]
     assert feed_state(view).backfilled == (2,)
     table.append(8)
+    result = view.feed(limits=beside)  # V6: it is the backfill's turn
+    assert (result.commit_count, result.backfilled_count, result.unfilled_count) == (1, 1, 1)
+    table.append(9)
     result = view.feed(limits=beside)  # beside a commit none exceeds it
-    assert (result.commit_count, result.backfilled_count, result.unfilled_count) == (1, 0, 2)
+    assert (result.commit_count, result.backfilled_count, result.unfilled_count) == (1, 0, 1)
+
+
+class DefersTheLast(RowFileFeeder):
+    """Leaves the last of what it may take to the next feed, as where a commit has no room for more partitions."""
+
+    def feed_rows(self, job):
+        if len(job.commits) == 1:
+            return super().feed_rows(job)
+        output = super().feed_rows(replace(job, commits=job.commits[:-1]))
+        return replace(output, deferred=job.commits[-1:])
+
+
+@pytest.mark.parametrize(
+    ("limits", "defers"),
+    [
+        (ONE, False),
+        (FeedLimits(max_bytes=1), False),
+        (FeedLimits(max_bytes=1, max_backfill_bytes=1), False),
+        (FeedLimits(max_commits=2), True),
+    ],
+)
+def test_v6_a_source_with_ever_more_commits_does_not_hold_the_backfill_up(table, limits, defers):
+    fill_source(table)
+    view = backfilled(table)
+    feeder = (DefersTheLast if defers else RowFileFeeder)(table.store, table.clock)
+    added, taken = range(100, 100 + 4 * BACKFILL_TURN), []
+    for number in added:
+        table.append(number)
+        table.append(1000 + number)
+        taken.append(view.feed(limits=limits, feeder=feeder))
+    turns = [sum(each.backfilled_count for each in taken[: len(taken) - left]) for left in (12, 8, 4, 0)]
+    assert turns == [1, 2, 3, 4]  # one in each fourth feed, although commits wait all the time
+    assert all(each.waiting_count for each in taken)
+    assert sum(each.commit_count for each in taken) >= 3 * len(added) // 4  # and these go on
+    view.feed_all()
+    assert view.ids() == table.ids()
 
 
 def test_what_the_source_does_meanwhile_changes_nothing(table):

@@ -13,8 +13,8 @@ from icedb_log.table.stored_config import read_table_config
 from icedb_log.warehouse import Warehouse
 from icedb_service.access import guard as guard_module
 from icedb_service.access.access_file import ANYBODY, Identity, RateEntry, Verb
-from icedb_service.access.credentials import GrpcAccess
-from icedb_service.access.guard import AccessGuard, Places, RateLimits
+from icedb_service.access.credentials import HELD, GrpcAccess, HttpAccess
+from icedb_service.access.guard import AccessGuard, Places, RateLimited, RateLimits
 from icedb_sim.fakes.fake_clock import FakeClock
 from icedb_sim.fakes.memory_store import MemoryObjectStore
 from icedb_sim.rigs.access_rig import ISSUER, TokenIssuer, token_entry
@@ -245,7 +245,7 @@ def test_nobody_holds_more_than_half_of_a_pool(guard):
     places = Places("watchers", setting="ICEDB_SNAPSHOT_MAX_WATCHERS", size=5)
     alpha, beta = Identity("alpha"), Identity("beta")
     held = [guard.hold(alpha, places) for _ in range(2)]
-    with pytest.raises(Overloaded, match="alpha has 2 watchers here already, half of all"):
+    with pytest.raises(Overloaded, match="alpha has 2 watchers here already; nobody may have more than 2, half of all"):
         guard.hold(alpha, places)
     guard.hold(beta, places)
     for _ in range(2):  # what is given back twice is given back once
@@ -258,12 +258,60 @@ def test_nobody_holds_more_than_half_of_a_pool(guard):
     assert Places("calls", setting="x", size=1).take("alpha")
 
 
+def test_one_thing_alone_may_be_larger_than_a_share():
+    places = Places("bytes", setting="x", size=10)
+    assert places.fits("alpha", 9)
+    places.add("alpha", 3)
+    assert [places.fits("alpha", size) for size in (2, 3)] == [True, False]
+    assert places.fits("alpha", 6, beside=3)  # it grows, and there is nothing else
+    places.add("alpha", 1)
+    assert not places.fits("alpha", 6, beside=3)
+    assert places.fits("beta", 5) and places.fits(None, 100)
+    places.add("alpha", -4)
+    assert places.held_by("alpha") == 0 and places.fits("alpha", 9)
+
+
+def test_what_is_counted_elsewhere_is_divided_as_well(guard):
+    places = Places("leases of table t", setting="ICEDB_SNAPSHOT_MAX_LEASES", size=4)
+    guard.check_share(Identity("alpha"), places, held=1)
+    with pytest.raises(RateLimited, match="alpha has 3 leases of table t here already; nobody may have more than 2"):
+        guard.check_share(Identity("alpha"), places, held=3)
+    assert 'icedb_access_denied_total{door="grpc",reason="share"} 1.0' in generate_latest(guard.registry).decode()
+    AccessGuard().check_share(ANYBODY, places, held=4)
+
+
+def test_a_request_holds_one_place_of_each_pool_until_it_ends(guard):
+    access, streams = HttpAccess(guard, max_requests=4), Places("streams", setting="y", size=2)
+    webhooks = access.at("webhook")
+
+    def request(token=TOKEN):
+        return {"headers": [(b"authorization", f"Bearer {token}".encode())], HELD: {}}
+
+    first, second = request(), request()
+    for call in (first, second):
+        assert access.recognise(call) == webhooks.recognise(call) == Identity("alpha")  # of one server
+    access.hold(first, Identity("alpha"), streams)
+    for refused in (lambda: webhooks.recognise(request()), lambda: access.hold(second, Identity("alpha"), streams)):
+        with pytest.raises(RateLimited):
+            refused()
+    assert access.recognise(request(OTHER)) == Identity("beta")
+    for release in first[HELD].values():
+        release()
+    access.recognise(request())
+    access.hold(second, Identity("alpha"), streams)
+    page = generate_latest(guard.registry).decode()
+    assert 'icedb_access_denied_total{door="webhook",reason="share"} 1.0' in page
+
+
 def test_without_a_policy_nobody_is_told_from_others():
     places = Places("calls", setting="x", size=2)
     guard = AccessGuard()
     for _ in range(5):
         guard.hold(guard.identify(), places)()
         guard.hold(guard.identify(), places)
+    access = HttpAccess(guard, max_requests=2)
+    for _ in range(5):
+        access.recognise({"headers": [], HELD: {}})
 
 
 class Call:

@@ -451,6 +451,39 @@ async def first_event(rig, path):
     return seen[0]
 
 
+@pytest.mark.parametrize(
+    ("most", "method", "path", "what"),
+    [
+        ({"console_max_streams": 2}, "GET", "/live?table=t", "pages that are kept up to date"),
+        ({"http_max_connections": 2}, "POST", "/v1/query", "requests"),
+        ({"http_max_connections": 2}, "GET", "/", "requests"),
+    ],
+)
+def test_one_who_looks_leaves_half_of_the_streams_and_requests_to_others(table, tmp_path, most, method, path, what):
+    async def work():
+        async with open_console(table, folder=tmp_path, **most) as rig:
+            left, begun = asyncio.Event(), asyncio.Event()
+
+            def open_stream(token):
+                ask = rig.browser(token).ask("GET", "/live?table=t", left=left, on_body=lambda _: begun.set())
+                return asyncio.create_task(ask)
+
+            first = open_stream(READER)
+            await asyncio.wait_for(begun.wait(), LIMIT_S)
+            refused = await rig.browser(READER).ask(method, path)
+            assert refused.status == 429
+            assert f"reader has 1 {what} here already" in refused.text
+            assert ("retry-after" in refused.headers) == (path == "/v1/query")
+            begun.clear()
+            second = open_stream(KEEPER)
+            await asyncio.wait_for(begun.wait(), LIMIT_S)
+            left.set()
+            await asyncio.gather(first, second)
+            assert (await rig.browser(READER).get("/")).status == 200
+
+    run(work)
+
+
 def live_path(page):
     source = re.search(r'data-live="([^"]+)"', page)[1]
     mark = re.search(r'data-mark="(\w+)"', page)

@@ -37,7 +37,7 @@ def recognise(pair, *, token=None, headers=(), method="GET", now_ms=None):
     clock = FakeClock(_read_time(dict(pairs)["x-amz-date"]) if now_ms is None else now_ms)
     guard = SimpleNamespace(is_enforced=True, access_key=KEPT.get)
     metrics = SimpleNamespace(count_refusal=lambda code: None)
-    parts = GatewayParts(None, None, metrics, clock, guard, None, None, KEYS)
+    parts = GatewayParts(None, SimpleNamespace(http_max_connections=2), metrics, clock, guard, None, None, KEYS)
     return Authentication(parts).recognise(parse_request(scope, domain=None), scope)
 
 

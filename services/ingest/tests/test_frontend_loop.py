@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 
 import pytest
-from icedb_ingest.frontend.async_gate import AsyncGate, ByteBudget
+from icedb_ingest.frontend.async_gate import AsyncGate, make_budget
 from icedb_ingest.frontend.errors import Busy
 from icedb_ingest.frontend.metrics import FrontendMetrics
 from icedb_ingest.frontend.settings import FrontendSettings
@@ -14,6 +14,7 @@ from icedb_ingest.frontend.staging_gate import Accepted, Offer
 from icedb_ingest.frontend.webhooks import STAGED_AT_ONCE, EventGroups
 from icedb_log.clock import SystemClock
 from icedb_log.errors import Unavailable
+from icedb_service.access.guard import Holder, RateLimited
 
 
 def run(coroutine):
@@ -31,7 +32,7 @@ async def settle():
 def test_room_is_given_in_turn_and_given_back():
     async def scene():
         seen = []
-        memory = ByteBudget(max_bytes=10, wait_ms=60_000, on_change=seen.append)
+        memory = make_budget(max_bytes=10, wait_ms=60_000, on_change=seen.append)
         await memory.take(8)
         large = asyncio.create_task(memory.take(6))
         await settle()
@@ -51,7 +52,7 @@ def test_room_is_given_in_turn_and_given_back():
 
 def test_who_waits_too_long_is_told_when_to_come_again_and_lets_the_next_one_in():
     async def scene():
-        memory = ByteBudget(max_bytes=10, wait_ms=0)
+        memory = make_budget(max_bytes=10, wait_ms=0)
         await memory.take(8)
         waiting = asyncio.create_task(memory.take(5))
         await settle()
@@ -65,7 +66,7 @@ def test_who_waits_too_long_is_told_when_to_come_again_and_lets_the_next_one_in(
 
 def test_who_goes_away_while_waiting_keeps_nothing():
     async def scene():
-        memory = ByteBudget(max_bytes=10, wait_ms=60_000)
+        memory = make_budget(max_bytes=10, wait_ms=60_000)
         await memory.take(8)
         waiting = [asyncio.create_task(memory.take(5)) for _ in range(2)]
         await settle()
@@ -81,7 +82,7 @@ def test_who_goes_away_while_waiting_keeps_nothing():
 
 def test_a_hold_grows_without_waiting():
     async def scene():
-        memory = ByteBudget(max_bytes=10, wait_ms=60_000)
+        memory = make_budget(max_bytes=10, wait_ms=60_000)
         async with memory.hold(4) as hold:
             hold.grow_to(3)
             hold.grow_to(9)
@@ -226,11 +227,12 @@ def test_a_batch_that_waits_in_a_group_keeps_its_room_when_its_sender_goes_away(
         blocking, held = GroupingGate(quick=quick), []
         settings = FrontendSettings(store="file:///w", frontend_store_threads=1)
         gate = AsyncGate(blocking, settings=settings, metrics=FrontendMetrics(), clock=SystemClock())
-        gate.budget = ByteBudget(max_bytes=100, wait_ms=0, on_change=held.append)
+        gate.budget = make_budget(max_bytes=16, wait_ms=0, on_change=held.append)
+        alpha, beta = Holder("alpha"), Holder("beta")
 
         async def send():
-            async with gate.budget.hold(8):
-                await gate.accept(Offer("t", b"12345678", "ndjson"))
+            async with gate.budget.hold(8, alpha):
+                await gate.accept(Offer("t", b"12345678", "ndjson"), holder=alpha)
 
         sending = asyncio.create_task(send())
         await settle()
@@ -238,9 +240,14 @@ def test_a_batch_that_waits_in_a_group_keeps_its_room_when_its_sender_goes_away(
         sending.cancel()
         await asyncio.gather(sending, return_exceptions=True)
         assert held[-1] == 8
+        with pytest.raises(RateLimited, match="alpha has 8 bytes of bodies"):
+            await gate.budget.take(1, alpha)
+        await gate.budget.take(8, beta)
+        gate.budget.give(8, beta)
         blocking.group.set_result(Accepted("t", "x", 8))
         await settle()
         assert held[-1] == 0
+        await gate.budget.take(8, alpha)
         await gate.close()
         assert blocking.threads == [quick], "on the loop, or in a thread"
 
@@ -284,7 +291,7 @@ def test_what_a_hanging_store_has_not_let_go_keeps_its_room_and_what_waits_for_i
             if not size_bytes:
                 is_free.set()
 
-        gate.budget = ByteBudget(max_bytes=100, wait_ms=0, on_change=on_change)
+        gate.budget = make_budget(max_bytes=100, wait_ms=0, on_change=on_change)
 
         async def send(batch_id):
             async with gate.budget.hold(8):

@@ -1,18 +1,23 @@
 """Every method of every gRPC service and every HTTP door, with every kind of wrong identity."""
 
 import json
+from contextlib import ExitStack, contextmanager
 
 import grpc
 import pytest
 from access_servers import ALL, CODE, READER, ROW, SECRET_TABLE, SLOW, STRANGER, TABLE, TOKENS, WRITER, bearer, call
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from icedb_log.store.local_store import LocalObjectStore
+from icedb_log.table.stored_config import create_table
+from icedb_log.table.table_config import TableConfig
 from icedb_log.warehouse import Warehouse
-from icedb_proto import ingest_pb2, snapshot_pb2
+from icedb_proto import ingest_pb2, ingest_pb2_grpc, snapshot_pb2
 from icedb_sim.rigs.access_rig import TokenIssuer
-from icedb_sim.rigs.frontend_rig import CLOCK, LIMIT_S, NDJSON
+from icedb_sim.rigs.frontend_rig import CLOCK, LIMIT_S, NDJSON, start_rig
 from icedb_sim.rigs.snapshot_rig import start_snapshot
 from prometheus_client import generate_latest
+from waiting import wait_until
 
 OPEN = {"grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"}
 
@@ -124,7 +129,9 @@ def test_one_caller_leaves_half_of_the_watchers_to_others(store, access_file):
 
     try:
         first = watch(ALL)
-        with pytest.raises(grpc.RpcError, match="all has 1 watchers here already, half of all") as refused:
+        with pytest.raises(
+            grpc.RpcError, match="all has 1 watchers here already; nobody may have more than 1, half of all"
+        ) as refused:
             watch(ALL)
         assert refused.value.code() is CODE.RESOURCE_EXHAUSTED
         second = watch(READER)
@@ -134,6 +141,131 @@ def test_one_caller_leaves_half_of_the_watchers_to_others(store, access_file):
             list(first)
     finally:
         service.stop()
+
+
+def test_one_caller_leaves_half_of_a_tables_leases_to_others(folder, access_file):
+    warehouse = Warehouse(LocalObjectStore(folder / "leases"))
+    create_table(warehouse.table(TABLE), TableConfig.create(name=TABLE))
+    service = start_snapshot(warehouse, clock=CLOCK, access_file=str(access_file), snapshot_max_leases=2)
+
+    def acquire(token):
+        request = snapshot_pb2.AcquireLeaseRequest(table=TABLE, ttl_ms=60_000)
+        return service.stub.AcquireLease(request, timeout=LIMIT_S, metadata=bearer(token)).lease_id
+
+    def release(lease_id, token):
+        request = snapshot_pb2.ReleaseLeaseRequest(table=TABLE, lease_id=lease_id)
+        service.stub.ReleaseLease(request, timeout=LIMIT_S, metadata=bearer(token))
+
+    try:
+        release(acquire(ALL), ALL)
+        first = acquire(ALL)
+        with pytest.raises(grpc.RpcError, match="all has 1 leases of table events here already") as refused:
+            acquire(ALL)
+        assert refused.value.code() is CODE.RESOURCE_EXHAUSTED
+        assert "retry-after-ms" in dict(refused.value.trailing_metadata())
+        second = acquire(READER)
+        with pytest.raises(grpc.RpcError, match="2 leases last already"):
+            acquire(READER)
+        for lease, token in ((first, ALL), (second, READER)):
+            release(lease, token)
+        assert service.metric("icedb_access_denied_total", door="grpc", reason="share") == 1
+    finally:
+        service.stop()
+
+
+@contextmanager
+def slow_batch(rig, token, size_bytes):
+    """A batch whose body does not come, in a block."""
+    connection = rig.connect()
+    connection.putrequest("POST", f"/v1/tables/{TABLE}/batches")
+    headers = {"Content-Type": NDJSON, "Content-Length": str(size_bytes), "Authorization": f"Bearer {token}"}
+    for name, value in headers.items():
+        connection.putheader(name, value)
+    connection.endheaders()
+    try:
+        yield
+    finally:
+        connection.close()
+
+
+def post(rig, token, size_bytes=len(ROW)):
+    body = ROW + b" " * (size_bytes - len(ROW))
+    return rig.post(body, Authorization=f"Bearer {token}")
+
+
+def test_bodies_that_do_not_come_leave_half_of_the_memory_to_others(folder, access_file):
+    most = {"frontend_max_batch_mb": 1, "frontend_memory_mb": 2, "frontend_memory_wait_ms": 0}
+    rig = start_rig(folder / "memory", access_file=str(access_file), **most)
+    try:
+        with slow_batch(rig, WRITER, 700_000):
+            wait_until(lambda: rig.metric("icedb_frontend_held_bytes") == 700_000)
+            refused = post(rig, WRITER, 700_000)
+            assert (refused.status, refused.json["type"]) == (429, "urn:icedb:problem:rate-limited")
+            assert refused.headers["Retry-After"] == "1"
+            assert "writer has 700000 bytes of bodies here already" in refused.json["detail"]
+            assert post(rig, WRITER, 300_000).status == 202  # within its share
+            assert post(rig, ALL, 700_000).status == 202
+            with slow_batch(rig, ALL, 1_000_000):
+                wait_until(lambda: rig.metric("icedb_frontend_held_bytes") == 1_700_000)
+                assert post(rig, WRITER, 300_000).status == 202
+        wait_until(lambda: rig.metric("icedb_frontend_held_bytes") == 0)
+        assert post(rig, WRITER, 700_000).status == 202
+        assert rig.metric("icedb_access_denied_total", door="http", reason="share") == 1
+    finally:
+        rig.frontend.stop()
+
+
+def test_messages_of_a_store_that_hangs_leave_half_of_the_memory_to_others(folder, access_file):
+    most = {"frontend_max_batch_mb": 1, "frontend_memory_mb": 2, "frontend_memory_wait_ms": 0}
+    rig = start_rig(folder / "messages", access_file=str(access_file), **most)
+    request = ingest_pb2.AppendRequest(table=TABLE, format=ingest_pb2.FORMAT_NDJSON, data=ROW + b" " * 700_000)
+    try:
+        with grpc.insecure_channel(f"127.0.0.1:{rig.frontend.grpc_port}") as channel:
+            stub = ingest_pb2_grpc.IngestServiceStub(channel)
+            rig.store.gate.clear()
+            sent = [stub.Append.future(request, timeout=LIMIT_S, metadata=bearer(WRITER))]
+            wait_until(lambda: rig.metric("icedb_frontend_held_bytes") > 700_000)
+            with pytest.raises(grpc.RpcError, match="bytes of bodies here already") as refused:
+                stub.Append(request, timeout=LIMIT_S, metadata=bearer(WRITER))
+            assert refused.value.code() is CODE.RESOURCE_EXHAUSTED
+            assert post(rig, WRITER, 700_000).status == 429  # one share over all doors
+            sent.append(stub.Append.future(request, timeout=LIMIT_S, metadata=bearer(ALL)))
+            wait_until(lambda: rig.metric("icedb_frontend_held_bytes") > 1_400_000)
+            rig.store.gate.set()
+            assert [each.result().table for each in sent] == [TABLE, TABLE]
+    finally:
+        rig.store.gate.set()
+        rig.frontend.stop()
+
+
+def test_requests_that_do_not_end_leave_half_of_them_to_others(folder, access_file):
+    rig = start_rig(folder / "requests", access_file=str(access_file), http_max_connections=10)
+    try:
+        with ExitStack() as slow:
+            for _ in range(5):
+                slow.enter_context(slow_batch(rig, WRITER, 1000))
+            wait_until(lambda: rig.metric("icedb_frontend_held_bytes") == 5000)
+            refused = post(rig, WRITER)
+            assert (refused.status, refused.json["type"]) == (429, "urn:icedb:problem:rate-limited")
+            assert "writer has 5 requests here already" in refused.json["detail"]
+            assert "Retry-After" in refused.headers
+            assert post(rig, ALL).status == 202
+            assert rig.call("GET", "/readyz").status == 200
+        wait_until(lambda: rig.metric("icedb_frontend_held_bytes") == 0)
+        assert post(rig, WRITER).status == 202
+    finally:
+        rig.frontend.stop()
+
+
+def test_without_an_access_file_one_caller_may_take_all_room(folder):
+    most = {"frontend_max_batch_mb": 1, "frontend_memory_mb": 2, "frontend_memory_wait_ms": 0}
+    rig = start_rig(folder / "open", http_max_connections=10, **most)
+    try:
+        with slow_batch(rig, WRITER, 1_000_000), slow_batch(rig, WRITER, 1_000_000):
+            wait_until(lambda: rig.metric("icedb_frontend_held_bytes") == 2_000_000)
+            assert post(rig, WRITER).status == 202
+    finally:
+        rig.frontend.stop()
 
 
 def test_http_doors_ask_the_same(plain, issuer):

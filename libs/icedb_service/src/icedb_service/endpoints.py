@@ -20,6 +20,7 @@ from icedb_log.warehouse import Warehouse
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from icedb_service.access.credentials import HELD
 from icedb_service.access.guard import open_guard
 from icedb_service.http_server import (
     HealthChecks,
@@ -170,9 +171,13 @@ class ObservedApp(ABC):
                 MutableHeaders(scope=message).update(self.headers)
             await send(message)
 
+        held: dict[str, Callable[[], None]] = {}
+        scope[HELD] = held
         try:
             await self._app(scope, receive, watch)
         finally:
+            for release in held.values():
+                release()
             ended_ms = self._clock.monotonic_ms()
             waited_ms = (answered_ms or ended_ms) - started_ms
             self._end(scope, status, waited_ms=waited_ms, duration_ms=ended_ms - started_ms)

@@ -396,6 +396,7 @@ class Pages:
         note(request, "live", identity)
         if self._streams >= self._parts.settings.console_max_streams:
             raise Overloaded(f"{self._streams} pages are kept up to date already (ICEDB_CONSOLE_MAX_STREAMS)")
+        sessions.hold_stream(request, identity)
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
         return StreamingResponse(
             self._tell_news(request, identity, name), media_type="text/event-stream", headers=headers

@@ -26,7 +26,7 @@ from icedb_log.hosts import is_loopback
 from icedb_log.units import KIB, SECOND_MS
 from icedb_service.access.access_file import Identity, Verb
 from icedb_service.access.credentials import AUTHORIZATION, HttpAccess
-from icedb_service.access.guard import AccessGuard
+from icedb_service.access.guard import AccessGuard, Places
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -53,7 +53,10 @@ class Sessions:
 
     def __init__(self, guard: AccessGuard, settings: ConsoleSettings) -> None:
         self.guard = guard
-        self._access = HttpAccess(guard)
+        self._access = HttpAccess(guard, max_requests=settings.http_max_connections)
+        self._streams = Places(
+            "pages that are kept up to date", setting="ICEDB_CONSOLE_MAX_STREAMS", size=settings.console_max_streams
+        )
         self._has_tls = settings.tls_cert_file is not None
         secret = settings.console_secret
         key = secrets.token_bytes() if secret is None else secret.get_secret_value().encode()
@@ -79,6 +82,10 @@ class Sessions:
     def require(self, request: Request, verb: Verb, table: str) -> Identity:
         """Return who looks, if they may do this. Raises Unauthenticated, NotFound, PermissionDenied, Overloaded."""
         return self._access.require(self._with_token(request), verb, table)
+
+    def hold_stream(self, request: Request, identity: Identity) -> None:
+        """Hold a place for a page that is kept up to date, until its request ends. Raises RateLimited."""
+        self._access.hold(request.scope, identity, self._streams)
 
     def sign_in(self, request: Request, response: Response, token: str) -> None:
         """Have the browser keep a token, sealed, if it is somebody's.

@@ -6,8 +6,7 @@ client that leaves, or stands still, stops the reading; what a thread is fetchin
 """
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -15,6 +14,8 @@ from typing import Any, Final, TypeVar
 from icedb_log.errors import Overloaded, Unavailable
 from icedb_log.store.object_store import ObjectInfo, ObjectStore, StoredObject
 from icedb_log.units import SECOND_MS
+from icedb_service.access.guard import Holder, Places
+from icedb_service.budget import RETRY_AFTER_MS, Budget, Hold
 from starlette.types import Receive, Send
 
 from icedb_gateway.metrics import GatewayMetrics
@@ -24,7 +25,6 @@ T = TypeVar("T")
 
 SLICE_BYTES: Final = 256 * 1024
 """What is given to the connection at once: it holds no more of a body than this when the client reads slowly."""
-RETRY_AFTER_MS: Final = 1000
 
 
 class ClientLeft(Exception):
@@ -48,31 +48,25 @@ class Bodies:
         self._store = store
         self._settings = settings
         self._metrics = metrics
-        self._turns = asyncio.Semaphore(settings.gateway_max_bodies)
+        self._room = Budget(
+            Places("files on their way", setting="ICEDB_GATEWAY_MAX_BODIES", size=settings.gateway_max_bodies),
+            wait_ms=settings.gateway_body_wait_ms,
+            explain=lambda count, _: Overloaded(
+                f"{count} files are being sent already (ICEDB_GATEWAY_MAX_BODIES): try again",
+                retry_after_ms=RETRY_AFTER_MS,
+            ),
+            on_change=metrics.bodies.set,
+        )
         self._pool = ThreadPoolExecutor(settings.read_threads, "icedb-bodies")
 
-    @contextlib.asynccontextmanager
-    async def turn(self) -> AsyncIterator[None]:
-        """Wait until one more body may be sent, and count it.
+    def turn(self, holder: Holder) -> Hold:
+        """Return a turn for one more body, for an ``async with`` block that waits for it.
 
         Raises:
+            RateLimited: The caller has its share of those that are being sent.
             Overloaded: Too many are being sent.
         """
-        try:
-            async with asyncio.timeout(self._settings.gateway_body_wait_ms / SECOND_MS):
-                await self._turns.acquire()
-        except TimeoutError:
-            raise Overloaded(
-                f"{self._settings.gateway_max_bodies} files are being sent already "
-                "(ICEDB_GATEWAY_MAX_BODIES): try again",
-                retry_after_ms=RETRY_AFTER_MS,
-            ) from None
-        self._metrics.bodies.inc()
-        try:
-            yield
-        finally:
-            self._metrics.bodies.dec()
-            self._turns.release()
+        return self._room.hold(holder=holder)
 
     async def describe(self, key: str) -> ObjectInfo:
         """Return what the store says of an object. Raises NotFound, Unavailable."""

@@ -195,7 +195,7 @@ class IcebergCatalog:
         self._keys = keys
         self._s3_port = s3_port
         self._guard = parts.guard.at("iceberg")
-        self._access = HttpAccess(self._guard)
+        self._access = HttpAccess(self._guard, max_requests=settings.http_max_connections)
         self._namespace = settings.gateway_iceberg_namespace
         self._region = settings.gateway_region
         self._credentials = settings.gateway_iceberg_credentials

@@ -141,21 +141,24 @@ class Authentication:
     def __init__(self, parts: GatewayParts) -> None:
         self._parts = parts
         self._guard = parts.guard
-        self._access = HttpAccess(parts.guard)
+        self._access = HttpAccess(parts.guard, max_requests=parts.settings.http_max_connections)
 
     def recognise(self, request: S3Request, scope: Mapping[str, Any]) -> Sender:
-        """Return who sends a request.
+        """Return who sends a request, and hold a place for it until it ends.
 
         Raises:
             S3Error: AccessDenied, InvalidAccessKeyId, SignatureDoesNotMatch, RequestTimeTooSkewed, or malformed.
+            RateLimited: The identity holds its share of the requests.
         """
         if not self._guard.is_enforced:
             return Sender(ANYBODY)
         try:
-            return self._recognise(request, scope)
+            sender = self._recognise(request, scope)
         except S3Error as error:
             self._parts.metrics.count_refusal(error.code)
             raise
+        self._access.hold(scope, sender.identity)
+        return sender
 
     def _recognise(self, request: S3Request, scope: Mapping[str, Any]) -> Sender:
         signed = request.signed

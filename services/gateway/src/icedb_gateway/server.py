@@ -94,7 +94,7 @@ class S3App:
             if answer.file is None:
                 await reply.give(answer)
                 return
-            async with self._bodies.turn():
+            async with self._bodies.turn(self._parts.guard.holder(sender.identity)):
                 opened = await self._operations.open(answer.file)
                 await reply.begin(answer.status, answer.headers)
                 await self._bodies.send(opened, reply.send, receive)

@@ -27,6 +27,7 @@ from icedb_log.store.table_store import TableStore
 from icedb_log.units import MIB
 from icedb_proto import snapshot_pb2 as pb
 from icedb_service.access.access_file import ANYBODY, Identity, Verb
+from icedb_service.access.guard import Places
 
 from icedb_snapshot.answers import describe_columns, describe_values
 from icedb_snapshot.lag import Document
@@ -98,7 +99,8 @@ class TableCalls:
         at_ms = read_time_ms(request, "at_ms")
         cached = parts.reads.tables.table(table.name)
         reader = self._holds.setdefault(table.name, HoldReader())
-        holder = _name_holder(identity, context)
+        holder, max_leases = _name_holder(identity, context), parts.settings.snapshot_max_leases
+        places = Places(f"leases of table {table.name}", setting="ICEDB_SNAPSHOT_MAX_LEASES", size=max_leases)
         lease = await parts.reads.work.run_blocking(
             table.name,
             lambda: acquire_lease(
@@ -107,7 +109,8 @@ class TableCalls:
                 at_ms=at_ms,
                 holder=holder,
                 reader=reader,
-                max_leases=parts.settings.snapshot_max_leases,
+                max_leases=max_leases,
+                check_share=lambda held: parts.access.guard.check_share(identity, places, held=held),
             ),
         )
         return _to_wire(table, lease)

@@ -11,7 +11,7 @@ from icedb_log.keys import log_name
 from icedb_log.log.codec import decode_log_file
 from icedb_log.log.fold import fold
 
-from icedb_sim.rules.mutations import Other, answers, around, breaks, early, inside, instead, seen_with
+from icedb_sim.rules.mutations import Other, answers, around, breaks, early, inside, instead, is_now, seen_with
 from icedb_sim.rules.write import merge_log
 
 _FOLLOWER: Final = "feed.follower:Follower."
@@ -85,6 +85,12 @@ VIEW_RULES: Final = seen_with(
         "reasons that are not written down are forgotten by the next feed",
         inside("feed.feeds:_FeedRun.feed", answers("feed.feeds:find_unrecorded", ())),
         by="test_feeds.py::test_a_refusal_whose_record_was_not_written_is_recorded_by_the_next_feed",
+    ),
+    breaks(
+        "V6",
+        "commits come before the backfill in every feed",
+        is_now("feed.feeds:BACKFILL_TURN", 1 << 60),
+        by="test_view_backfill.py::test_v6_a_source_with_ever_more_commits_does_not_hold_the_backfill_up",
     ),
 )
 

@@ -13,7 +13,7 @@ from icedb_log.clean.orphans import sweep_orphans
 from icedb_log.clean.vacuum import vacuum_table
 from icedb_log.clock import Clock
 from icedb_log.errors import InvalidRequest, NotFound
-from icedb_log.feed.feeds import FeedLimits, feed_view
+from icedb_log.feed.feeds import BACKFILL_TURN, FeedLimits, feed_view
 from icedb_log.feed.position import find_unfilled
 from icedb_log.feed.views import create_view, open_source
 from icedb_log.jobs import FeedJob, FeedOutput, RefusedCommit, SourceCommit
@@ -63,6 +63,7 @@ class ViewScenario(Scenario):
         self.base_files: dict[str, tuple[int, ...]] = {}
         self._base_logs: frozenset[str] = frozenset()
         self._backfilled: tuple[int, ...] = ()
+        self._feeds_beside_backfill = 0
         self._source: dict[str, LogFile] = {}
         self._files: dict[str, tuple[int, ...]] = {}
         self._logs: set[str] = set()
@@ -172,6 +173,10 @@ class ViewScenario(Scenario):
                 self.fed[row] = key
         if log.feed is not None:
             self.decided.update(log.feed.names)
+            has_turned = not self._is_filling or log.feed.backfilled != self._backfilled
+            self._feeds_beside_backfill = 0 if has_turned else self._feeds_beside_backfill + 1
+            if self._feeds_beside_backfill >= BACKFILL_TURN:
+                raise Violation(f"{key} and {BACKFILL_TURN - 1} feeds before it took nothing of the backfill (V6)")
             self._backfilled = log.feed.backfilled
 
 

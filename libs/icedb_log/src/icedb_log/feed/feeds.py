@@ -1,4 +1,4 @@
-"""A feed: what was appended to a table becomes rows of a view of it, exactly once (rules V1 to V5, F1 to F3, W1 to W3).
+"""A feed: what was appended to a table becomes rows of a view of it, exactly once (rules V1 to V6, F1 to F3, W1 to W3).
 
 A feed is to a view what a flush is to other tables, with the source's log in the place of staging: under the view's own
 ``ingest`` fence it takes the source's commits that no feed took before, oldest first, and commits their rows together
@@ -6,8 +6,9 @@ with their names. The rows are written by a :class:`~icedb_log.jobs.ViewFeeder`;
 here. Safe under any number of concurrent feeds, flushes, merges and janitors, without any lock.
 
 A view that begins with the rows of its source takes the data files of its backfill in the same commits, behind what was
-appended since, as far as the bounds of a feed allow: each file as if a commit had added it alone. The order of the
-files never changes, so that the places of those that are taken say all (V1).
+appended since, as far as the bounds of a feed allow: each file as if a commit had added it alone. In each fourth feed
+the backfill comes first, else a source with ever more commits would hold it up for ever (V6). The order of the files
+never changes, so that the places of those that are taken say all (V1).
 """
 
 from collections.abc import Mapping, Sequence
@@ -49,6 +50,8 @@ MAX_REASONS: Final = 20
 """Refused commits that the result of a task names; all of them lie below the view's ``_icedb/refused/``."""
 _FILE: Final = "file-"
 """With its place behind it the name of a data file of the backfill; no log file has such a name."""
+BACKFILL_TURN: Final = 4
+"""Of so many feeds one takes data files of the backfill before commits."""
 _REMEDY: Final = "Restore it, or detach the view: "
 
 
@@ -174,7 +177,8 @@ class _Chosen:
     """What one commit of a view is to take.
 
     Attributes:
-        commits: Commits of the source, oldest first, then data files of the backfill, each as if it were one.
+        commits: Commits of the source, oldest first, and data files of the backfill, each as if it were one: a job that
+            leaves some leaves the last ones.
         places: Of these data files, by the names that they have here.
         source: The source's log.
         waiting_count: Commits that wait for the next feed.
@@ -210,12 +214,19 @@ class _FeedRun:
         unfilled = tuple(find_unfilled(state.backfilled, self.registration.base_files))
         if len(self.commit.log.files) >= MAX_LOG_FILES:
             return FeedResult(waiting_count=len(unfed), unfilled_count=len(unfilled), is_log_full=True)
-        commits = self._read_commits(source, unfed, limits)
-        files = self._read_backfill(unfilled, limits, beside=commits)
-        if not commits and not files:
+        # V6: by a number that each feed raises, so that every run agrees whose turn it is.
+        if (state.sequence + 1) % BACKFILL_TURN:
+            commits = self._read_commits(source, unfed, limits)
+            files = self._read_backfill(unfilled, limits, beside=commits)
+            chosen_commits = (*commits, *files.values())
+        else:
+            files = self._read_backfill(unfilled, limits)
+            commits = self._read_commits(source, unfed, limits, beside=tuple(files.values()))
+            chosen_commits = (*files.values(), *commits)
+        if not chosen_commits:
             return FeedResult()
         chosen = _Chosen(
-            commits=(*commits, *files.values()),
+            commits=chosen_commits,
             places={commit.name: place for place, commit in files.items()},
             source=source,
             waiting_count=len(unfed) - len(commits),
@@ -223,24 +234,27 @@ class _FeedRun:
         )
         return self._commit(chosen, state)
 
-    def _read_commits(self, source: LogHeads, unfed: Sequence[str], limits: FeedLimits) -> tuple[SourceCommit, ...]:
+    def _read_commits(
+        self, source: LogHeads, unfed: Sequence[str], limits: FeedLimits, *, beside: Sequence[SourceCommit] = ()
+    ) -> tuple[SourceCommit, ...]:
+        """Return the next commits of the source: as many as still have room."""
         by_name = {log_name(file.key): file for file in source.files}
         commits: list[SourceCommit] = []
-        size_bytes = 0
-        for name in unfed[: limits.max_commits]:
+        size_bytes = sum(each.size_bytes for each in beside)
+        for name in unfed[: max(0, limits.max_commits - len(beside))]:
             file = by_name[name]
             try:
                 commit = read_append(self.source, file.key, etag=file.etag)
             except (NotFound, PreconditionFailed) as error:
                 raise self._gone(file.key) from error
             size_bytes += commit.size_bytes
-            if commits and size_bytes > limits.max_bytes:
+            if (commits or beside) and size_bytes > limits.max_bytes:
                 break
             commits.append(commit)
         return tuple(commits)
 
     def _read_backfill(
-        self, unfilled: Sequence[int], limits: FeedLimits, *, beside: Sequence[SourceCommit]
+        self, unfilled: Sequence[int], limits: FeedLimits, *, beside: Sequence[SourceCommit] = ()
     ) -> dict[int, SourceCommit]:
         """Return the next data files of the backfill by their places, each as a commit: as many as still have room."""
         room = limits.max_commits - len(beside)

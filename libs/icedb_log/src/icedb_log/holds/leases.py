@@ -7,6 +7,7 @@ proven. Used by the snapshot service, and by clients that read the store themsel
 
 import contextlib
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -77,6 +78,7 @@ def acquire_lease(
     holder: str = "",
     reader: HoldReader | None = None,
     max_leases: int = MAX_LEASES,
+    check_share: Callable[[int], object] = lambda _: None,
 ) -> Lease:
     """Hold a table as it was at a time, and at any time since, until the lease ends. Not idempotent.
 
@@ -91,6 +93,7 @@ def acquire_lease(
         holder: Who takes it, for people.
         reader: A reader of the table's holds to reuse, with its cache.
         max_leases: How many may last at once.
+        check_share: Told how many of them the holder has; raises if it may have no more.
 
     Raises:
         InvalidRequest: A bad duration or name, or a time in the future of the store.
@@ -107,13 +110,15 @@ def acquire_lease(
     if len(holder) > MAX_HOLDER_CHARS or not (holder.isprintable() or not holder):
         raise InvalidRequest(f"table {name}: a holder has at most {MAX_HOLDER_CHARS} printable characters")
     listed = (reader or HoldReader()).read(table, owner="lease")
-    count = len(listed.lasting(data_grace_ms=0))
+    lasting = listed.lasting(data_grace_ms=0)
+    count = len(lasting)
     if count >= max_leases:
         raise Overloaded(
             f"table {name}: {count} leases last already, the most is {max_leases}; release those "
             "that are not needed any more, or wait until they end",
             retry_after_ms=_RETRY_AFTER_MS,
         )
+    check_share(sum(1 for each in lasting if each.holder == holder))
     time_ms = listed.store_now_ms if at_ms is None else at_ms
     _require_past(table.paths, time_ms, now_ms=listed.store_now_ms)  # what is refused anyway leaves no trace
     key = table.paths.hold_key("lease", table.clock.new_id())

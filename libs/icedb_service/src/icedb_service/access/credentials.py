@@ -6,11 +6,13 @@ stands in the store. One that says what to do needs the verb for it. Imports nei
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, Final
 
 from icedb_service.access.access_file import Identity, Verb
 from icedb_service.access.guard import AccessGuard, Places
+from icedb_service.metrics import Endpoint
 
 AUTHORIZATION: Final = "authorization"
 _SUBJECT_NAMES: Final = ("x509_subject_alternative_name", "x509_common_name")
@@ -79,10 +81,41 @@ class GrpcAccess(_CallAccess):
 
 
 class HttpAccess(_CallAccess):
-    """Asks the guard for ASGI requests: a call is a scope."""
+    """Asks the guard for ASGI requests: a call is a scope.
+
+    Args:
+        guard: The guard.
+        max_requests: How many requests the server answers at once.
+    """
+
+    def __init__(self, guard: AccessGuard, *, max_requests: int) -> None:
+        super().__init__(guard)
+        self._requests = Places("requests", setting="ICEDB_HTTP_MAX_CONNECTIONS", size=max_requests)
+
+    def at(self, endpoint: Endpoint) -> "HttpAccess":
+        """Return the same for another endpoint of the server."""
+        other = copy(self)
+        other.guard = self.guard.at(endpoint)
+        return other
+
+    def hold(self, call: Mapping[str, Any], identity: Identity, places: Places | None = None) -> None:
+        """Hold a place for a request until it ends: one of the server's requests, or of another pool. Idempotent.
+
+        Raises:
+            RateLimited: The identity holds its share.
+        """
+        pool = places or self._requests
+        held = call.get(HELD)
+        if held is not None and pool.setting not in held:
+            held[pool.setting] = self.guard.hold(identity, pool)
 
     def recognise(self, call: Mapping[str, Any]) -> Identity:
-        """Return who sends a request. Raises Unauthenticated."""
+        """Return who sends a request, and hold a place for it until it ends. Raises Unauthenticated, RateLimited."""
+        identity = self._identify(call)
+        self.hold(call, identity)
+        return identity
+
+    def _identify(self, call: Mapping[str, Any]) -> Identity:
         given = [value for key, value in call["headers"] if key == AUTHORIZATION.encode()]
         # Several are one that is wrong: which of them would count?
         return self.guard.identify(
@@ -104,6 +137,9 @@ class TaskAccess(_CallAccess):
         return self.guard.identify(authorization=value if isinstance(value, str) else None)
 
 
+HELD: Final = "icedb.held"
+"""Where an ASGI scope has what gives a request's places back, by the setting of each pool; :class:`ObservedApp` does
+when it ends."""
 CERTIFICATE_NAMES: Final = "icedb.certificate_names"
 """Where the HTTP server leaves the names of a client certificate in an ASGI scope."""
 

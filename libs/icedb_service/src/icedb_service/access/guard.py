@@ -18,7 +18,7 @@ from icedb_log.clock import Clock
 from icedb_log.errors import InvalidRequest, Overloaded, PermissionDenied, Unauthenticated
 from icedb_log.hosts import is_loopback
 from icedb_log.table.table_config import table_not_found
-from icedb_log.units import SECOND_MS
+from icedb_log.units import MINUTE_MS, SECOND_MS
 
 from icedb_service.access.access_file import ANYBODY, SEGMENT, AccessKey, Identity, RateEntry, Verb
 from icedb_service.logs import get_logger
@@ -30,7 +30,10 @@ MAX_BUCKETS: Final = 10_000
 
 
 class RateLimited(Overloaded):
-    """A caller calls more often than it may. What the caller does: wait for ``retry_after_ms``, and call less often."""
+    """A caller calls more often than it may, or holds as much of a pool as it may.
+
+    What the caller does: wait for ``retry_after_ms``, and call less often, or less at once.
+    """
 
 
 @dataclass(slots=True)
@@ -62,38 +65,84 @@ class RateLimits:
 
 
 class Places:
-    """Places of one pool that callers hold while they are served: calls, watchers. Thread-safe.
+    """A pool of which callers hold some while they are served: calls, watchers, bytes of bodies. Thread-safe.
 
-    No identity of the policy holds more than half of them, so that nobody keeps all others out. Without a policy nobody
+    No identity of the policy holds more than half of it, so that nobody keeps all others out. Without a policy nobody
     is told from others, and the pool's own bound is all there is.
 
     Args:
         what: In messages.
         setting: Which bounds the pool.
-        size: How many places there are.
+        size: How much there is.
     """
 
     def __init__(self, what: str, *, setting: str, size: int) -> None:
         self.what = what
         self.setting = setting
+        self.size = size
         self.share = max(1, size // 2)
         self._held: Counter[str] = Counter()
         self._lock = threading.Lock()
 
-    def take(self, name: str) -> bool:
+    def fits(self, name: str | None, size: int = 1, *, beside: int = 0) -> bool:
+        """Whether an identity may hold so much more.
+
+        One thing alone may be larger than its share: what is ``beside`` it is held for the same thing.
+        """
+        if name is None:
+            return True
+        held = self._held[name]
+        return held <= beside or held + size <= self.share
+
+    def take(self, name: str | None) -> bool:
         """Take a place for an identity; return whether it has one."""
         with self._lock:
-            if self._held[name] >= self.share:
+            if not self.fits(name):
                 return False
-            self._held[name] += 1
+            self._add(name, 1)
             return True
 
-    def release(self, name: str) -> None:
-        """Give a place of an identity back."""
+    def add(self, name: str | None, size: int) -> None:
+        """Count what an identity holds more, or less, without asking."""
         with self._lock:
-            self._held[name] -= 1
-            if not self._held[name]:
-                del self._held[name]
+            self._add(name, size)
+
+    def held_by(self, name: str | None) -> int:
+        """Return how much an identity holds."""
+        return 0 if name is None else self._held[name]
+
+    def _add(self, name: str | None, size: int) -> None:
+        if name is None:
+            return
+        self._held[name] += size
+        if not self._held[name]:
+            del self._held[name]
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who takes some of a pool.
+
+    Attributes:
+        name: Its identity; ``None``: nobody is told from others.
+        on_refused: Told its name when it is refused because it holds its share.
+    """
+
+    name: str | None = None
+    on_refused: Callable[[str], object] = lambda _: None
+
+    def refusal(self, places: Places, *, held: int | None = None, retry_after_ms: int = 10 * SECOND_MS) -> RateLimited:
+        """Count that it holds its share, and return the error; ``held``: as far as the pool itself does not know."""
+        name = self.name or ""
+        self.on_refused(name)
+        return RateLimited(
+            f"{name} has {places.held_by(name) if held is None else held} {places.what} here already; nobody may have "
+            f"more than {places.share}, half of all ({places.setting}): end some, or ask another replica",
+            retry_after_ms=retry_after_ms,
+        )
+
+
+NOBODY: Final = Holder()
 
 
 if TYPE_CHECKING:
@@ -187,23 +236,32 @@ class AccessGuard:
                 retry_after_ms=wait_ms,
             )
 
+    def holder(self, identity: Identity) -> Holder:
+        """Return as whom a caller takes some of what all share."""
+        if self._source is None:
+            return NOBODY
+        return Holder(identity.name, lambda name: self._count("share", identity=name))
+
     def hold(self, identity: Identity, places: Places) -> Callable[[], None]:
         """Take a place for a caller, and return what gives it back; it may be called again.
 
         Raises:
-            Overloaded: The identity holds its share.
+            RateLimited: The identity holds its share.
         """
-        held = ExitStack()
-        if self._source is None:
-            return held.close
-        if not places.take(identity.name):
-            self._count("share", identity=identity.name)
-            raise Overloaded(
-                f"{identity.name} has {places.share} {places.what} here already, half of all ({places.setting}), and "
-                "nobody may have more; end some, or ask another replica"
-            )
-        held.callback(places.release, identity.name)
+        held, holder = ExitStack(), self.holder(identity)
+        if not places.take(holder.name):
+            raise holder.refusal(places)
+        held.callback(places.add, holder.name, -1)
         return held.close
+
+    def check_share(self, identity: Identity, places: Places, *, held: int) -> None:
+        """Return if a caller may hold more of a pool that others serve, too, so that what it holds is found elsewhere.
+
+        Raises:
+            RateLimited: The identity holds its share.
+        """
+        if self._source is not None and held >= places.share:
+            raise self.holder(identity).refusal(places, held=held, retry_after_ms=MINUTE_MS)
 
     def require(self, identity: Identity, verb: Verb, table: str) -> None:
         """Return if the identity may do this. Counts a call.

@@ -1,7 +1,7 @@
 """The staging gate for an event loop: bounded threads and waits, a byte budget, wake-ups that nobody waits for.
 
-The budget bounds how many bytes of bodies this process holds, over all endpoints, first come, first served. Flushes are
-woken from a thread of its own: no answer ever waits for Redis (I4).
+The budget bounds how many bytes of bodies this process holds, over all endpoints, and how many of one identity. Flushes
+are woken from a thread of its own: no answer ever waits for Redis (I4).
 """
 
 import asyncio
@@ -11,11 +11,13 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, TypeVar
 
 from icedb_log.clock import Clock
 from icedb_log.errors import Unavailable
 from icedb_log.units import MIB, SECOND_MS
+from icedb_service.access.guard import NOBODY, Holder, Places
+from icedb_service.budget import RETRY_AFTER_MS, Budget
 from icedb_service.logs import get_logger
 
 from icedb_ingest.frontend.errors import Busy
@@ -23,105 +25,19 @@ from icedb_ingest.frontend.metrics import FrontendMetrics
 from icedb_ingest.frontend.settings import FrontendSettings
 from icedb_ingest.frontend.staging_gate import Accepted, Offer, StagingGate
 
-RETRY_AFTER_MS: Final = 1000
 
+def make_budget(*, max_bytes: int, wait_ms: int, on_change: Callable[[int], object] = lambda _: None) -> Budget:
+    """Return the budget of bodies of a process, in bytes."""
 
-class ByteBudget:
-    """A budget of bytes."""
-
-    def __init__(self, *, max_bytes: int, wait_ms: int, on_change: Callable[[int], object] = lambda _: None) -> None:
-        self.max_bytes = max_bytes
-        self._wait_s = wait_ms / 1000
-        self._on_change = on_change
-        self._held_bytes = 0
-        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
-
-    def hold(self, size_bytes: int) -> "Hold":
-        """Return room for a body, for an ``async with`` block that waits for it."""
-        return Hold(self, size_bytes)
-
-    async def take(self, size_bytes: int) -> None:
-        """Take room, waiting for it in turn. Raises Busy."""
-        if not self._waiting and self._fits(size_bytes):
-            self._change(size_bytes)
-            return
-        room = asyncio.get_running_loop().create_future()
-        entry = (size_bytes, room)
-        self._waiting.append(entry)
-        try:
-            async with asyncio.timeout(self._wait_s):
-                await room
-        except BaseException as error:
-            if entry in self._waiting:
-                self._waiting.remove(entry)
-            elif room.done() and not room.cancelled():
-                self.give(size_bytes)  # it was given in the very moment
-            self._serve()
-            if isinstance(error, TimeoutError):
-                raise self._busy(size_bytes) from None
-            raise
-
-    def take_now(self, size_bytes: int) -> None:
-        """Take more room without waiting, for a body that is partly here: those who wait could wait for each other.
-
-        Raises:
-            Busy: There is none.
-        """
-        if not self._fits(size_bytes):
-            raise self._busy(size_bytes)
-        self._change(size_bytes)
-
-    def keep(self, size_bytes: int) -> None:
-        """Take room for what is here already and cannot go yet, whether there is room or not; others wait for it."""
-        self._change(size_bytes)
-
-    def give(self, size_bytes: int) -> None:
-        """Give room back."""
-        self._change(-size_bytes)
-        self._serve()
-
-    def _serve(self) -> None:
-        while self._waiting and self._fits(self._waiting[0][0]):
-            size_bytes, room = self._waiting.popleft()
-            if not room.done():
-                self._change(size_bytes)
-                room.set_result(None)
-
-    def _fits(self, size_bytes: int) -> bool:
-        return self._held_bytes + size_bytes <= self.max_bytes
-
-    def _change(self, by_bytes: int) -> None:
-        self._held_bytes += by_bytes
-        self._on_change(self._held_bytes)
-
-    def _busy(self, size_bytes: int) -> Busy:
+    def explain(held_bytes: int, size_bytes: int) -> Busy:
         return Busy(
-            f"this front end holds {self._held_bytes} of {self.max_bytes} bytes and has no room for {size_bytes} more; "
+            f"this front end holds {held_bytes} of {max_bytes} bytes and has no room for {size_bytes} more; "
             "send the batch again with the same id, or to another replica",
             retry_after_ms=RETRY_AFTER_MS,
         )
 
-
-class Hold:
-    """Room for one body; may grow while it is held."""
-
-    def __init__(self, budget: ByteBudget, size_bytes: int) -> None:
-        self.body = b""
-        self._budget = budget
-        self._size_bytes = size_bytes
-
-    async def __aenter__(self) -> Self:
-        await self._budget.take(self._size_bytes)
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._budget.give(self._size_bytes)
-
-    def grow_to(self, size_bytes: int) -> None:
-        """Make sure that so many bytes have room. Raises Busy."""
-        if size_bytes > self._size_bytes:
-            self._budget.take_now(size_bytes - self._size_bytes)
-            self._size_bytes = size_bytes
+    places = Places("bytes of bodies", setting="ICEDB_FRONTEND_MEMORY_MB", size=max_bytes)
+    return Budget(places, wait_ms=wait_ms, explain=explain, on_change=on_change)
 
 
 T = TypeVar("T")
@@ -143,7 +59,7 @@ class AsyncGate:
         self.settings = settings
         self.metrics = metrics
         self.clock = clock
-        self.budget = ByteBudget(
+        self.budget = make_budget(
             max_bytes=settings.frontend_memory_mb * MIB,
             wait_ms=settings.frontend_memory_wait_ms,
             on_change=metrics.held_bytes.set,
@@ -156,8 +72,12 @@ class AsyncGate:
         self._later: set[asyncio.Future[None]] = set()
         self._loop = asyncio.get_running_loop()
 
-    async def accept(self, offer: Offer) -> Accepted:
+    async def accept(self, offer: Offer, *, holder: Holder = NOBODY) -> Accepted:
         """Make a batch durable; see :meth:`StagingGate.accept`.
+
+        Args:
+            offer: The batch.
+            holder: Who holds the room of its body.
 
         Raises:
             Unavailable: Also when the store did not confirm in time; the batch may be durable all the same.
@@ -166,7 +86,7 @@ class AsyncGate:
         if begun is None:
             job = self._threads.submit(self.blocking.begin, offer)
             begun = _chain(job)
-        accepted = await self._await(job, begun, held_bytes=len(offer.body))
+        accepted = await self._await(job, begun, held_bytes=len(offer.body), holder=holder)
         if accepted.binding is not None:
             with suppress(RuntimeError):  # the gate is closed: the batch is durable, and saying so comes first
                 remember = self.blocking.remember
@@ -189,9 +109,9 @@ class AsyncGate:
             Unavailable: It did not end in time; besides what it raises itself.
         """
         job = self._threads.submit(work)
-        return await self._await(job, job, held_bytes=held_bytes)
+        return await self._await(job, job, held_bytes=held_bytes, holder=NOBODY)
 
-    async def _await(self, job: Future[Any] | None, result: Future[T], *, held_bytes: int) -> T:
+    async def _await(self, job: Future[Any] | None, result: Future[T], *, held_bytes: int, holder: Holder) -> T:
         """Wait for what a job in a thread leads to. A batch that waits in a group has begun."""
         limit_s = self.settings.frontend_ack_timeout_ms / SECOND_MS
         waiter: asyncio.Future[T] = self._loop.create_future()
@@ -202,12 +122,12 @@ class AsyncGate:
         except TimeoutError:
             if result.done() and not result.cancelled():
                 return result.result()
-            self._leave(job, result, held_bytes)
+            self._leave(job, result, held_bytes, holder)
             raise Unavailable(
                 f"the store did not confirm within {limit_s:g} s; send the batch again with the same id"
             ) from None
         except asyncio.CancelledError:
-            self._leave(job, result, held_bytes)
+            self._leave(job, result, held_bytes, holder)
             raise
 
     def _tell_soon(self, waiter: asyncio.Future[T], result: Future[T]) -> None:
@@ -232,10 +152,10 @@ class AsyncGate:
             else:
                 waiter.set_result(result.result())
 
-    def keep_soon(self, size_bytes: int) -> None:
+    def keep_soon(self, size_bytes: int, holder: Holder = NOBODY) -> None:
         """Take room for what threads hold besides bodies, or give it back if it is negative; from any thread."""
         with suppress(RuntimeError):  # the loop has ended
-            self._loop.call_soon_threadsafe(self.budget.give, -size_bytes)
+            self._loop.call_soon_threadsafe(self.budget.give, -size_bytes, holder)
 
     async def close(self) -> None:
         """Finish what runs, and end the threads."""
@@ -243,13 +163,13 @@ class AsyncGate:
             await asyncio.wait(self._later, timeout=CLOSE_LIMIT_S)
         self._threads.shutdown(wait=False)
 
-    def _leave(self, job: Future[Any] | None, result: Future[T], held_bytes: int) -> None:
+    def _leave(self, job: Future[Any] | None, result: Future[T], held_bytes: int, holder: Holder) -> None:
         """Let work go on that nobody waits for, or drop it if it has not begun."""
         # WARN: the caller gives its room back now. A store that hangs would otherwise collect bodies without bound.
         if result.done() or (job is not None and job.cancel()):
             return
-        self.budget.keep(held_bytes)
-        result.add_done_callback(lambda _: self.keep_soon(-held_bytes))
+        self.budget.keep(held_bytes, holder)
+        result.add_done_callback(lambda _: self.keep_soon(-held_bytes, holder))
 
 
 def _chain(job: Future[Future[T]]) -> Future[T]:

@@ -83,8 +83,9 @@ class GrpcEndpoint:
             self._access.guard.require(sender, Verb.APPEND, request.table)
             started_ms = gate.clock.monotonic_ms()
             offer = replace(_read_request(request, gate), endpoint="grpc", traceparent=traceparent)
-            async with gate.budget.hold(len(offer.body)):
-                accepted = await gate.accept(offer)
+            holder = self._access.guard.holder(sender)
+            async with gate.budget.hold(len(offer.body), holder):
+                accepted = await gate.accept(offer, holder=holder)
             gate.metrics.observe_ack("grpc", started_ms=started_ms, size_bytes=accepted.size_bytes, clock=gate.clock)
         return ingest_pb2.AppendResponse(
             batch_id=accepted.batch_id,

@@ -27,8 +27,10 @@ from icedb_log.errors import (
 )
 from icedb_log.formats import FORMATS, Compression, join_format
 from icedb_log.units import MIB, SECOND_MS
-from icedb_service.access.access_file import Verb
+from icedb_service.access.access_file import Identity, Verb
 from icedb_service.access.credentials import HttpAccess
+from icedb_service.access.guard import Holder
+from icedb_service.budget import Hold
 from icedb_service.endpoints import ObservedApp, log_request
 from icedb_service.http_server import HealthChecks
 from icedb_service.tracing import HEADER
@@ -42,7 +44,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Scope
 
-from icedb_ingest.frontend.async_gate import AsyncGate, Hold
+from icedb_ingest.frontend.async_gate import AsyncGate
 from icedb_ingest.frontend.errors import (
     BatchTooLarge,
     BodyTimeout,
@@ -147,19 +149,25 @@ def declared_bytes(request: Request, *, max_bytes: int) -> int | None:
 
 
 @asynccontextmanager
-async def held_body(request: Request, gate: AsyncGate) -> AsyncIterator[Hold]:
+async def held_body(request: Request, gate: AsyncGate, holder: Holder) -> AsyncIterator[Hold]:
     """Yield the room of a request's body, with all of it; it is given back at the end of the block.
+
+    Args:
+        request: The request.
+        gate: Whose room it takes.
+        holder: Who sends it.
 
     Raises:
         BatchTooLarge: More than the settings allow.
         BodyTimeout: It took longer than they allow.
         Busy: No room for it.
+        RateLimited: Its sender holds its share.
         ProducerLeft: The connection ended first.
     """
     max_bytes, timeout_ms = gate.settings.max_batch_bytes, gate.settings.frontend_body_timeout_ms
     size_bytes = declared_bytes(request, max_bytes=max_bytes)
     room_bytes = size_bytes if size_bytes is not None else min(STEP_BYTES, max_bytes)
-    async with gate.budget.hold(room_bytes) as hold:
+    async with gate.budget.hold(room_bytes, holder) as hold:
         chunks: list[bytes] = []
         read_bytes = 0
         try:
@@ -228,13 +236,13 @@ class HttpEndpoint:
         self._credentials = credentials
         self._health = health
         self._access = access
-        self._webhooks = HttpAccess(access.guard.at("webhook"))
+        self._webhooks = access.at("webhook")
 
     async def post_batch(self, request: Request) -> Response:
         """Accept the body as one batch."""
         table = request.path_params["table"]
         with self._gate.metrics.offered("http"):
-            self._access.require(request.scope, Verb.APPEND, table)
+            holder = self._access.guard.holder(self._access.require(request.scope, Verb.APPEND, table))
             container = parse_content_type(request.headers.get("content-type", ""))
             compression = parse_content_encoding(request.headers.get("content-encoding", ""))
             batch_id, key = parse_key(request.headers.get("idempotency-key"))
@@ -246,7 +254,7 @@ class HttpEndpoint:
             with halts_put_off() if is_keyed_by_content else nullcontext():
                 if size_bytes is None or size_bytes >= CHECK_FIRST_BYTES:
                     await self._gate.run(lambda: self._gate.blocking.acceptance.check(table))
-                async with held_body(request, self._gate) as held:
+                async with held_body(request, self._gate, holder) as held:
                     started_ms = self._gate.clock.monotonic_ms()
                     if compression and not FORMATS[container].is_text:
                         await self._unpack(held, compression)
@@ -261,7 +269,7 @@ class HttpEndpoint:
                         endpoint="http",
                         traceparent=request.headers.get(HEADER),
                     )
-                    accepted = await self._gate.accept(offer)
+                    accepted = await self._gate.accept(offer, holder=holder)
             self._gate.metrics.observe_ack(
                 "http", started_ms=started_ms, size_bytes=accepted.size_bytes, clock=self._gate.clock
             )
@@ -302,9 +310,9 @@ class HttpEndpoint:
         with gate.metrics.offered("webhook"):
             note(request, table=table)
             compression = parse_content_encoding(request.headers.get("content-encoding", ""))
-            is_signed = self._check_webhook(request, table)
+            sender, is_signed = self._check_webhook(request, table)
             gate.blocking.acceptance.warehouse.table(table)
-            async with held_body(request, gate) as held:
+            async with held_body(request, gate, self._webhooks.guard.holder(sender)) as held:
                 started_ms = gate.clock.monotonic_ms()
                 signed = held.body
                 if compression:
@@ -312,7 +320,7 @@ class HttpEndpoint:
                 read = partial(self._read_events, request.headers if is_signed else None, signed, held.body, call)
                 events = await gate.run(read) if len(held.body) >= CHECK_FIRST_BYTES else read()
                 if is_signed:
-                    self._webhooks.guard.require(self._webhooks.guard.segment(), Verb.APPEND, table)
+                    self._webhooks.guard.require(sender, Verb.APPEND, table)
                 with halts_put_off():
                     # First what is odd: if the rows are not accepted, the sender sends all of it again.
                     for lines, row_count, are_odd in (
@@ -356,13 +364,13 @@ class HttpEndpoint:
 
     async def _read_document(self, request: Request, table: str) -> bytes:
         """Return the body of a request that creates or changes a table, once its sender is known to be allowed to."""
-        self._access.require(request.scope, Verb.MAINTAIN, table)
+        holder = self._access.guard.holder(self._access.require(request.scope, Verb.MAINTAIN, table))
         note(request, table=table)
         if parse_content_type(request.headers.get("content-type", "")) != "json":
             raise UnsupportedMedia("Content-Type: a table is described in application/json")
         if parse_content_encoding(request.headers.get("content-encoding", "")):
             raise UnsupportedMedia("Content-Encoding: send the document as it is")
-        async with held_body(request, self._gate) as held:
+        async with held_body(request, self._gate, holder) as held:
             return held.body
 
     def _require_erase(self, request: Request, table: str, asked: TableCreation | TableChange) -> None:
@@ -375,16 +383,17 @@ class HttpEndpoint:
         status, body = self._health.report(request.url.path, in_words=False)
         return _json(body, status)
 
-    def _check_webhook(self, request: Request, table: str) -> bool:
-        """Check who sends events, and return whether that is still to be seen from the signature or the write key.
+    def _check_webhook(self, request: Request, table: str) -> tuple[Identity, bool]:
+        """Return who sends events, and whether that is still to be seen from the signature or the write key.
 
         Segment cannot send bearer tokens, and others may: a bearer token says who sends, and then nothing else counts.
         """
         has_token = request.headers.get("authorization", "").lower().startswith("bearer ")
         if self._webhooks.guard.is_enforced and (has_token or not self._credentials.are_set):
-            self._webhooks.require(request.scope, Verb.APPEND, table)
-            return False
-        return True
+            return self._webhooks.require(request.scope, Verb.APPEND, table), False
+        sender = self._webhooks.guard.segment()
+        self._webhooks.hold(request.scope, sender)
+        return sender, True
 
     def _read_events(self, headers: Headers | None, signed: bytes, body: bytes, call: str) -> Events:
         payload = parse_payload(body)

@@ -145,7 +145,7 @@ class Frontend(EndpointService[FrontendSettings, FrontendMetrics]):
                 write_key=_reveal(settings.frontend_segment_write_key),
             ),
             health=self._health.checks(),
-            access=HttpAccess(self._guard.at("http")),
+            access=HttpAccess(self._guard.at("http"), max_requests=settings.http_max_connections),
         )
         app = make_app(endpoint, access_log=settings.access_log, cors_origins=settings.frontend_cors_origins)
         http_server = await self._listen(app, "http_port")
