@@ -9,7 +9,9 @@ from collections import Counter
 import pytest
 from icedb_sim.simulation.__main__ import main
 from icedb_sim.simulation.faulty_store import FaultyStore
+from icedb_sim.simulation.profiles import PROFILES
 from icedb_sim.simulation.scenario import PLAIN
+from icedb_sim.simulation.scenarios import SCENARIOS, draw_mix
 from icedb_sim.simulation.schedule import ScheduleFailed, run_schedule
 from icedb_sim.simulation.shrink import check_seeds
 
@@ -38,6 +40,12 @@ def test_everything_happened_in_some_of_these_schedules(totals):
     # A simulation in which nothing happens would hold, too.
     if totals["commits"] > 3 * BLOCK * BLOCKS:  # all blocks were run
         assert [name for name, count in totals.items() if count == 0 and name not in RARE_EVENTS] == []
+
+
+def test_these_schedules_have_every_scenario():
+    seen = {name for seed in range(BLOCKS * BLOCK) for name, _ in draw_mix(seed).sizes}
+    assert seen >= SCENARIOS.keys() - PROFILES.keys()
+    assert len(seen & PROFILES.keys()) > len(PROFILES) // 2, "of profiles, which come with fewer seeds, most"
 
 
 def test_the_same_seed_is_the_same_schedule():

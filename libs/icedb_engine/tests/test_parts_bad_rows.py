@@ -189,7 +189,7 @@ def _read_by_fault(table, result):
 
 
 @pytest.mark.parametrize("staging_format", ["ndjson", "json", "csv", "parquet", "arrow"])
-@settings(max_examples=15, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+@settings(max_examples=10, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_a_row_that_is_tried_again_is_what_it_would_have_been(make_table, staging_format, data):
     """The rows of a batch are bad for a column's type; it is corrected, and the retry takes them as if it had been so."""

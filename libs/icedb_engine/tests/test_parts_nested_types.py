@@ -153,7 +153,7 @@ def _fit(values, count):
 COLUMNS = st.recursive(leaves(), nested, max_leaves=6)
 
 
-@settings(suppress_health_check=SHARED_FIXTURES, deadline=None, max_examples=100)
+@settings(suppress_health_check=SHARED_FIXTURES, deadline=None, max_examples=60)
 @given(column=COLUMNS, start=st.integers(0, 1))
 def test_each_type_at_any_depth_is_taken_or_refused_with_a_reason(make_table, column, start):
     table = make_table()

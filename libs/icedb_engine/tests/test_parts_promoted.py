@@ -176,7 +176,7 @@ def csv(texts):
 )
 @example(['{"n":-0}', '{"n":-0.0}', '{"n":12345678901234567.89}', '{"n":1e400}', '{"n":NaN}', '{"n":"19.990"}'])
 @example(['{"n":0.1234567}', '{"n":"2024-02-30"}', '{"n":253402300800}', '{"n":{"n":1}}', '{"a.b":{"x":1}}', '"x"'])
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_column_is_what_duckdb_takes_out_of_the_text(make_table, monkeypatch, body, sample_lines, texts):
     monkeypatch.setattr(frame, "SAMPLE_LINES", sample_lines)
     table = make(make_table, *PATHS)
