@@ -19,8 +19,6 @@ from icedb_log.units import DAY_MS, HOUR_MS, MIB
 GIVEN = [
     ("declared", ("--column", "n:DOUBLE"), {"n": "DOUBLE", "ts": "TIMESTAMP"}),
     ("promoted", ("--promote", 'p."a.b":DOUBLE as x'), {"x": ["p", "a.b"]}),
-    ("promote_share", ("--set", "promote_share=0.5"), 0.5),
-    ("promote_limit", ("--set", "promote_limit=7"), 7),
     ("evolution", ("--set", "evolution=add_columns"), "add_columns"),
     ("on_bad_rows", ("--set", "on_bad_rows=quarantine_batch"), "quarantine_batch"),
     ("retention_ms", ("--retention", "2d"), 2 * DAY_MS),

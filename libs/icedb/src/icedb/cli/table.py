@@ -301,8 +301,7 @@ def _describe_column(config: TableConfig, column: str, *, is_hidden: bool) -> st
 
 
 def _describe_below(config: TableConfig) -> str:
-    below = ", ".join(spell_path((*path, STAR)) for path in config.promoted_below)
-    return below and f"{below}: in {config.promote_share:.0%} of the rows, up to {config.promote_limit} columns"
+    return ", ".join(spell_path((*path, STAR)) for path in config.promoted_below)
 
 
 def _print_config(config: TableConfig, *, prefix: str) -> None:

@@ -25,7 +25,7 @@ from icedb_log.clock import format_ms
 from icedb_log.errors import InvalidRequest, TableNotFound
 from icedb_log.keys import check_table_name
 from icedb_log.table.decimals import EXAMPLE, find_decimal, spell_decimal
-from icedb_log.table.promoted_paths import MAX_PROMOTED, find_path_problem, spell_path
+from icedb_log.table.promoted_paths import MAX_PROMOTED, PROMOTE_LIMIT, find_path_problem, spell_path
 from icedb_log.table.time_columns import (
     PLAUSIBLE_FROM_MS,
     PLAUSIBLE_TO_MS,
@@ -249,10 +249,6 @@ class TableConfig(_Model):
     order in which they were promoted (S4); without a path nothing fills the column any more."""
     promoted_below: tuple[tuple[str, ...], ...] = ()
     """A column of JSON text, with keys or none: paths below that are frequent are promoted by themselves."""
-    promote_share: Annotated[float, Field(gt=0, le=1)] = 0.1
-    """In which part of the rows a path stands that is promoted by itself."""
-    promote_limit: Annotated[int, Field(ge=0, le=MAX_PROMOTED)] = 64
-    """From so many promoted columns on none comes by itself."""
     evolution: Evolution = "widen"
     """strict: only declared columns; add_columns: new ones appear; widen: BIGINT may also become DOUBLE, and DATE
     TIMESTAMP, where no value loses anything."""
@@ -518,7 +514,7 @@ class TableConfig(_Model):
     def promote_room(self) -> int:
         """How many paths may still be promoted by themselves; not above zero: none."""
         filled_count = sum(map(bool, self.promoted.values()))
-        return min(self.promote_limit - filled_count, MAX_PROMOTED - len(self.promoted))
+        return min(PROMOTE_LIMIT - filled_count, MAX_PROMOTED - len(self.promoted))
 
     def count_promoted(self, columns: Collection[str] | None = None) -> int:
         """Return how many promoted paths, from the first on, have to be counted to have all that are filled (S4).
