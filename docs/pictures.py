@@ -343,9 +343,7 @@ def _use(layout: ChaosLayout, ended: threading.Event) -> None:
         times = {"log_grace_ms": 60_000, "data_grace_ms": 60_000, "orphan_age_ms": 120_000, "merge_fan_in": 4}
         partition = (PartitionField.parse("d=day(ts)"),)
         for name in ("events", "visits"):
-            config = TableConfig.create(
-                name=name, partition=partition, sort=("event", "ts"), log_files_slow=100, **times
-            )
+            config = TableConfig.create(name=name, partition=partition, sort=("event", "ts"), **times)
             create_table(client.warehouse.table(name), config)
         daily = TableConfig.create(name="daily", view_of="events", view_query="select ts, event from _rows", **times)
         create_view(client.warehouse.table("daily"), daily, clock=SystemClock())

@@ -280,7 +280,7 @@ class Story:
         self.expected["follows"] = [17]
 
     def press(self):
-        pressure = measure_pressure(log_files=500, backlog_files=1, config=self.config)
+        pressure = measure_pressure(log_files=500, backlog_files=1)
         publish_pressure(TableStore(self.store, self.paths), pressure, clock=self.clock)
 
     def find_orphans(self):

@@ -70,7 +70,9 @@ def test_the_most_frequent_come_first_up_to_the_bound_of_the_table():
     assert list(chosen(*rows, **promoted(two + 1))) == ["p__c"], "those of a person count"
     assert chosen(*rows, **promoted(PROMOTE_LIMIT)) == {}
     assert list(chosen(*rows, **promoted(two, ended=9))) == ["p__c", "p__b"], "what is filled no more makes room"
-    assert list(chosen(*rows, **promoted(two, ended=MAX_PROMOTED - two - 1))) == ["p__c"], "up to all that a table may have"
+    assert list(chosen(*rows, **promoted(two, ended=MAX_PROMOTED - two - 1))) == ["p__c"], (
+        "up to all that a table may have"
+    )
 
 
 def test_a_map_takes_no_place_and_no_memory():

@@ -40,15 +40,11 @@ from icedb_log.units import MINUTE_MS
 FREE_FIELDS: Final = frozenset(
     {
         "audit_retention_ms",
-        "backlog_files_slow",
-        "backlog_files_stop",
         "cold_after_ms",
         "evolution",
         "iceberg",
         "iceberg_bounds",
         "key_memory",
-        "log_files_slow",
-        "log_files_stop",
         "max_files_per_group",
         "max_partitions_per_flush",
         "merge_fan_in",

@@ -162,11 +162,8 @@ ASKED_FLOORS: Final[Mapping[str, int]] = {
     "data_grace_ms": MINUTE_MS,  # a query that has begun reads files that die meanwhile
     "log_grace_ms": 30 * SECOND_MS,  # a reader's refresh has half of it (R2), a producer's retries three quarters (I3)
     "orphan_age_ms": HOUR_MS,  # a merge, an import or a deletion has to be committed within half of it (W3)
-    # Twice what a table has that the strongest brake slows down. It commits once a minute, merges less often, and has
-    # each log file for the default log grace period after it was folded.
-    "log_files_stop": 50,
 }
-"""Least values of settings. The command and the HTTP API take no less, although the configuration does."""
+"""Least values of times. The command and the HTTP API take no less, although the configuration does."""
 
 
 class _Model(BaseModel):
@@ -284,14 +281,6 @@ class TableConfig(_Model):
     max_partitions_per_flush: Annotated[int, Field(ge=1, le=10_000)] = 1000
     """Partitions of one commit; batches beyond it go into the next one. A batch is never cut: one that has more
     partitions is committed alone."""
-    log_files_slow: Annotated[int, Field(ge=1, le=900)] = 400
-    """From so many log files on flushes come less often (the wire allows less than 1,000)."""
-    log_files_stop: Annotated[int, Field(ge=2, le=950)] = 800
-    """From so many log files on front ends refuse batches; at least 50."""
-    backlog_files_slow: Annotated[int, Field(ge=1)] = 5000
-    """From so many data files that a merge would take now on, flushes come less often."""
-    backlog_files_stop: Annotated[int, Field(ge=2)] = 20_000
-    """From so many data files that a merge would take now on, front ends refuse batches."""
     data_grace_ms: int = 6 * HOUR_MS
     """How long a dead data file stays: longer than the longest query. At least 1 min; alter makes it longer only."""
     log_grace_ms: int = 10 * MINUTE_MS
@@ -444,10 +433,6 @@ class TableConfig(_Model):
         _check_case(self.source, "source columns")
         for column, sql_type in self.source.items():
             _check_type(column, sql_type, kind="source column")
-        pressure = (("log_files_slow", "log_files_stop"), ("backlog_files_slow", "backlog_files_stop"))
-        for low, high in pressure:
-            if getattr(self, low) >= getattr(self, high):
-                raise ValueError(f"{low} < {high} must hold, but {getattr(self, low)} >= {getattr(self, high)}")
         return self
 
     @model_validator(mode="after")
