@@ -533,7 +533,7 @@ def test_each_alert_on_access_fires_when_it_should(tmp_path):
         "ICEDB_TLS_KEY_FILE": str(tmp_path / "server.key"),
     }
     with one_service("gateway", tmp_path, env) as prometheus:
-        wait_for("the gateway is scraped", lambda: prometheus.query("icedb_access_enforced"))
+        wait_for("the gateway is scraped", lambda: prometheus.query("icedb_access_file_broken"))
         access.write_text("{")
 
         def missing() -> set[Told]:

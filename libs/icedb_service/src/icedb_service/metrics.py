@@ -82,15 +82,9 @@ class AccessMetrics:
             door=ENDPOINTS,
             reason=REFUSALS,
         )
-        self.enforced = make.gauge(
-            "icedb_access_enforced", "1 while an access file says who may do what; 0: everybody may"
-        )
         self.broken = make.gauge(
             "icedb_access_file_broken",
             "1 while the access file, or one that it names, cannot be used; what was read before goes on",
-        )
-        self.loaded = make.gauge(
-            "icedb_access_file_loaded_timestamp_seconds", "When the access file was loaded last, unix time"
         )
         self.certificate_expiry = make.gauge(
             "icedb_access_certificate_expiry_timestamp_seconds",
