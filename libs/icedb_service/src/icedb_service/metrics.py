@@ -256,9 +256,16 @@ class EndpointMetrics(ProcessMetrics):
 
 
 class WorkerMetrics(ProcessMetrics):
-    """What every Celery worker counts."""
+    """What every Celery worker counts.
 
-    def __init__(self, component: Component, *, package: str, tasks: Sequence[str]) -> None:
+    Args:
+        component: Which worker.
+        package: Its package, of which it is a release.
+        tasks: Names of its tasks.
+        has_engine: Whether it opens an engine that can fail. What is counted of one that cannot is not served.
+    """
+
+    def __init__(self, component: Component, *, package: str, tasks: Sequence[str], has_engine: bool = False) -> None:
         super().__init__(component, package=package)
         start, make = f"icedb_{component}", self.make
         self.runs = make.counter(f"{start}_runs_total", "Runs of tasks by outcome", task=tasks, outcome=OUTCOMES)
@@ -295,8 +302,9 @@ class WorkerMetrics(ProcessMetrics):
         )
         self.table_gauges = [self.halted, self.last_success]
         """Gauges with the label ``table`` that end with their table."""
-        self.engine_up = make.gauge(f"{start}_engine_up", "1 while the worker's engine (Spark session) is open")
-        self.engine_failures = make.counter(
+        of_engine = make if has_engine else MetricMaker(CollectorRegistry())
+        self.engine_up = of_engine.gauge(f"{start}_engine_up", "1 while the worker's engine (Spark session) is open")
+        self.engine_failures = of_engine.counter(
             f"{start}_engine_failures_total",
             "Times that the worker's engine (Spark session) failed; not_opened: the next task tries again; died: its "
             "JVM has ended, and the process is replaced",
@@ -315,7 +323,7 @@ class SparkWorkerMetrics(WorkerMetrics):
     """What every worker with a Spark session counts besides."""
 
     def __init__(self, component: Component, *, package: str, tasks: Sequence[str]) -> None:
-        super().__init__(component, package=package, tasks=tasks)
+        super().__init__(component, package=package, tasks=tasks, has_engine=True)
         self.interrupted = self.make.counter(
             f"icedb_{component}_interrupted_jobs_total",
             "Spark jobs that were interrupted; time_limit: ran too long; stopped: the run had lost its lock or fence; "
