@@ -88,7 +88,7 @@ def test_tenants_see_their_tables_only(rig, key, own, other):
         missing = refusal(call, Bucket=BUCKET, Key=mine.replace(own, "no"))["Error"]
         assert hidden["Code"] == missing["Code"]
         assert hidden["Message"].replace(theirs, "") == missing["Message"].replace(mine.replace(own, "no"), "")
-    for folder in (f"{other}_events@pin-x/", f"{other}_events@5/"):
+    for folder in (f"{other}_events@tag-x/", f"{other}_events@5/"):
         assert keys(s3, Prefix=folder) == []
 
 

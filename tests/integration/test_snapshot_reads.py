@@ -13,7 +13,7 @@ from icedb_gateway.errors import S3Error
 from icedb_gateway.signature import SignedRequest, check_signature, check_time, read_claim
 from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.commit.table import Table
-from icedb_log.holds.pins import create_pin
+from icedb_log.holds.tags import create_tag
 from icedb_log.ingest.quarantine import quarantine_batch
 from icedb_log.ingest.staging import list_staged, stage_batch
 from icedb_log.jobs import RejectedBatch
@@ -256,17 +256,17 @@ def test_a_batch_that_stays_staged_ends_the_wait_with_the_reason(start):
     assert "still staged after 150 ms (ICEDB_SNAPSHOT_COMMIT_WAIT_MS)" in details
 
 
-def test_a_pin_is_read_however_the_table_has_changed(rig):
+def test_a_tag_is_read_however_the_table_has_changed(rig):
     rig.commit(days=(1, 2))
     paths = rig.warehouse.table("events").paths
-    create_pin(Table.open(TableStore(rig.warehouse.store, paths), clock=rig.clock), "q3")
+    create_tag(Table.open(TableStore(rig.warehouse.store, paths), clock=rig.clock), "q3")
     rig.commit(days=(3,))
     for _ in range(2):
-        pinned = rig.get(pin="q3", partition_filters=[pb.PartitionFilter(field="d", glob="2026*")])
-        assert (pinned.file_count, pinned.row_count, pinned.is_stable) == (2, 20, True)
-    assert rig.get(pin="q3", where="ts > '2026-01-02'").file_count == 1
-    assert sum(len(page.files) for page in rig.pages(pin="q3")) == 2
-    assert refused(rig.get, pin="nope")[0] == grpc.StatusCode.NOT_FOUND
+        tagged = rig.get(tag="q3", partition_filters=[pb.PartitionFilter(field="d", glob="2026*")])
+        assert (tagged.file_count, tagged.row_count, tagged.is_stable) == (2, 20, True)
+    assert rig.get(tag="q3", where="ts > '2026-01-02'").file_count == 1
+    assert sum(len(page.files) for page in rig.pages(tag="q3")) == 2
+    assert refused(rig.get, tag="nope")[0] == grpc.StatusCode.NOT_FOUND
 
 
 def test_a_table_whose_store_hangs_costs_one_thread_and_nobody_else(start, store):

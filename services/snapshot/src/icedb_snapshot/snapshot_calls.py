@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from icedb_log.errors import InvalidRequest, Overloaded
-from icedb_log.holds.pins import find_pin, read_pinned
+from icedb_log.holds.tags import find_tag, read_tagged
 from icedb_log.log.fold import Snapshot
 from icedb_log.serving.arrow_files import FileColumns
 from icedb_log.serving.batch_commits import CommitWait, Whereabouts, check_commit_time, find_commit, look_for_batch
@@ -72,8 +72,8 @@ class SnapshotCalls:
         """Return an answer, and when the read behind it began (monotonic)."""
         parts, query = self._parts, parse_request(request)
         max_staleness_ms = parts.max_staleness_ms(request)
-        if query.pin is not None:
-            return await self._find_pinned(table, query, query.pin, max_staleness_ms=max_staleness_ms)
+        if query.tag is not None:
+            return await self._find_tagged(table, query, query.tag, max_staleness_ms=max_staleness_ms)
         state = await parts.reads.read(table.name, max_staleness_ms=max_staleness_ms)
         if query.min_commit is not None and find_commit(state, query.min_commit) is None:
             state = await self._await_commit(table, query.min_commit)
@@ -111,17 +111,17 @@ class SnapshotCalls:
                 return state
             await asyncio.sleep(pause_ms / SECOND_MS)
 
-    async def _find_pinned(
+    async def _find_tagged(
         self, table: TableStore, query: SnapshotQuery, name: str, *, max_staleness_ms: int
     ) -> tuple[Answer, int]:
         reads, started_ms = self._parts.reads, self._parts.clock.monotonic_ms()
         state = await reads.read(table.name, max_staleness_ms=max(1, max_staleness_ms))
-        pin, status = await reads.work.run_blocking(table.name, lambda: find_pin(table, name))
-        # A pin never changes what it names, so one object is one answer.
-        key: AnswerKey = (table.name, pin.key, pin.etag, *_conditions(state.config, query))
+        tag, status = await reads.work.run_blocking(table.name, lambda: find_tag(table, name))
+        # A tag never changes what it names, so one object is one answer.
+        key: AnswerKey = (table.name, tag.key, tag.etag, *_conditions(state.config, query))
         known = self.answers.get(key)
         if known is None or status != "active":
-            _, snapshot = await reads.work.run_blocking(table.name, lambda: read_pinned(table, name, is_compact=True))
+            _, snapshot = await reads.work.run_blocking(table.name, lambda: read_tagged(table, name, is_compact=True))
             known = await self._answer(table, state.config, snapshot, query, key=key)
         return known, started_ms
 
