@@ -539,9 +539,10 @@ def test_an_empty_console_says_whether_it_still_reads(table):
 
 def test_streams_end_when_the_console_stops_and_are_bounded(table, monkeypatch):
     monkeypatch.setattr("icedb_console.pages.LOOK_S", 0.01)
+    monkeypatch.setattr("icedb_console.pages.MAX_STREAMS", 1)
 
     async def work():
-        async with open_console(table, console_max_streams=1) as rig:
+        async with open_console(table) as rig:
             first = asyncio.create_task(rig.browser().get("/live"))
             await until(lambda: rig.parts.metrics.streams._value.get() == 1)
             assert (await rig.browser().get("/live")).status == 429

@@ -51,6 +51,8 @@ from icedb_console.views import (
     table_path,
 )
 
+MAX_STREAMS: Final = 300
+"""Pages that are kept up to date at once; more show what was when they were loaded."""
 MOST_PICKED: Final = 100
 """Tables whose columns can be picked in the query box: the first, by name."""
 SHOWN_LINES: Final = 20
@@ -394,8 +396,8 @@ class Pages:
         sessions = self._parts.sessions
         identity = sessions.require(request, Verb.READ, name) if name else sessions.identify(request)
         note(request, "live", identity)
-        if self._streams >= self._parts.settings.console_max_streams:
-            raise Overloaded(f"{self._streams} pages are kept up to date already (ICEDB_CONSOLE_MAX_STREAMS)")
+        if self._streams >= MAX_STREAMS:
+            raise Overloaded(f"{self._streams} pages are kept up to date already")
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
         return StreamingResponse(
             self._tell_news(request, identity, name), media_type="text/event-stream", headers=headers

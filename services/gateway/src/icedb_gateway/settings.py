@@ -44,10 +44,7 @@ class GatewaySettings(HttpServiceSettings, ReaderSettings):
     gateway_staleness_ms: Annotated[int, Field(ge=0, le=MAX_STALENESS_MS)] = SECOND_MS
     """How old the knowledge of a table's log may be when a listing begins, or when the Iceberg catalog answers,
     milliseconds. 0 reads the log each time; more saves requests to the store, and publishes a table that changes all
-    the time less often: each time writes its new manifests."""
-
-    gateway_tables_staleness_ms: Annotated[int, Field(ge=0, le=MAX_STALENESS_MS)] = 10 * SECOND_MS
-    """How old the list of all tables may be, milliseconds. Only listings above a table's own folder use it."""
+    the time less often: each time writes its new manifests. The list of all tables may be ten times as old."""
 
     gateway_part_kb: Annotated[int, Field(ge=64, le=64 * KIB)] = 4 * KIB
     """Largest part of a file that is fetched from the store at once, KiB. A body holds at most two in memory."""
