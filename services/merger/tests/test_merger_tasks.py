@@ -48,7 +48,6 @@ def test_small_files_become_one_and_no_row_is_lost(context):
     assert (work.details["files_in"], work.details["files_out"], work.details["rows"]) == (8, 1, 8)
     assert context.metric("icedb_merge_files_total", direction="in") == 8
     assert context.metric("icedb_merge_files_total", direction="out") == 1
-    assert context.metric("icedb_merge_rows_total") == 8
     assert context.metric("icedb_merge_bytes_total", direction="in") == work.details["bytes_in"] > 0
     assert context.metric("icedb_merge_folded_log_files_total") == work.details["folded_log_files"] == 8
     assert context.wakeups.announced[8:] == ["events"] * work.details["commits"]

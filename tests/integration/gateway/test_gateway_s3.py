@@ -172,7 +172,6 @@ def test_another_replica_goes_on_with_the_same_snapshot_or_refuses(rig, s3):
     third = start_gateway(rig.warehouse)
     try:
         assert refused(client(third).list_objects_v2, **token) == ("InvalidArgument", 400)
-        assert third.metric("icedb_gateway_lost_listings_total") == 1
     finally:
         third.gateway.stop()
     assert len(s3.list_objects_v2(**token)["Contents"]) == 3  # it has it in memory

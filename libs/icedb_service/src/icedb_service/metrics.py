@@ -12,7 +12,6 @@ from importlib.metadata import version
 from itertools import product
 from typing import Final, Literal, TypeVar, get_args
 
-from icedb_log.keys import ROLES
 from icedb_log.names import Component
 from icedb_log.store.request_costs import PRICES, RequestCost, listen_to_costs
 from icedb_log.store.request_failures import OPERATIONS, REASONS, Operation, Reason, listen_to_failures
@@ -279,13 +278,6 @@ class WorkerMetrics(ProcessMetrics):
             f"{start}_lock_attempts_total",
             "Requests for locks by outcome; a lost lock had been acquired before",
             outcome=LOCK_OUTCOMES,
-        )
-        self.takeovers = make.counter(
-            f"{start}_fence_takeovers_total",
-            "Fences taken from an owner that had not let them go; abandoned: it died, or its run failed; working: it "
-            "was at work, and has worked in vain (F6)",
-            role=ROLES,
-            owner=("abandoned", "working"),
         )
         self.wakes = make.counter(
             f"{start}_wakes_total",

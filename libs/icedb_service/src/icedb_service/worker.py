@@ -289,7 +289,6 @@ class WorkerContext(Generic[E]):
 
     def _note_fence(self, table: str, acquired: Acquired) -> None:
         if acquired.previous_holder != "free":
-            self.metrics.takeovers.labels(acquired.role, acquired.previous_holder).inc()
             get_logger().info("fence_taken", table=table, **asdict(acquired))
 
     @contextmanager

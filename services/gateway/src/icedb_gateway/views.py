@@ -102,7 +102,6 @@ class TableViews:
                     return found
         except NotFound:
             pass  # the table, or the tag, went in the middle: what is left of the listing must not look complete
-        self._parts.metrics.lost_listings.inc()
         raise invalid_argument(
             f"The continuation token provided is of a state of {ref} that cannot be read any more: the listing took "
             "longer than the table's log files are kept, or a commit landed in it late. List again from the beginning.",
