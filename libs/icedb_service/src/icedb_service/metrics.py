@@ -208,10 +208,6 @@ class ClockMetrics:
             "icedb_clock_skew_seconds",
             "How far this host's wall clock is ahead of the store's, by the store's last answers; negative: behind",
         )
-        self.warn = make.gauge(
-            "icedb_clock_skew_warn_seconds",
-            "From which skew on, in either direction, the log and an alert say so (ICEDB_CLOCK_SKEW_WARN_MS)",
-        )
         self.jumps = make.counter(
             "icedb_clock_jumps_total",
             "Times that this host's wall clock was set, against the monotonic one, by half a second or more",

@@ -207,7 +207,7 @@ class WorkerContext(Generic[E]):
     def warehouse(self) -> Warehouse:
         """The warehouse, opened in this process."""
         warehouse = self.settings.store_settings.open()
-        watch_clock(warehouse.store, self.metrics.clock, clock=self.clock, settings=self.settings)
+        watch_clock(warehouse.store, self.metrics.clock, clock=self.clock)
         return warehouse
 
     @cached_property
