@@ -305,8 +305,9 @@ def test_a_table_whose_store_hangs_costs_one_thread_and_nobody_else(start, store
     assert rig.get("last").file_count == 0
 
 
-def test_a_reader_that_does_not_read_holds_no_answer_and_is_told_so(start):
-    rig = start(snapshot_write_timeout_ms=2000)
+def test_a_reader_that_does_not_read_holds_no_answer_and_is_told_so(start, monkeypatch):
+    monkeypatch.setattr("icedb_snapshot.server.WRITE_TIMEOUT_MS", 2000)
+    rig = start()
     rig.commit(days=range(1, 29), count=1500)
     with capture_logs() as logs:
         stream = rig.stub.StreamSnapshot(pb.GetSnapshotRequest(table="events", max_staleness_ms=0), timeout=LIMIT_S)
@@ -315,16 +316,18 @@ def test_a_reader_that_does_not_read_holds_no_answer_and_is_told_so(start):
     code, details = refused(list, stream)
     assert code == grpc.StatusCode.RESOURCE_EXHAUSTED
     assert "took no message for 2000 ms" in details
+    monkeypatch.undo()
     rig = start(tables=())  # on a busy machine, who does read may take longer, too
     assert sum(len(page.files) for page in rig.pages()) == 42_000
 
 
-def test_a_directory_has_no_urls_and_too_many_are_refused(start):
-    rig = start(snapshot_max_presigned_files=3)
+def test_a_directory_has_no_urls_and_too_many_are_refused(start, monkeypatch):
+    monkeypatch.setattr("icedb_snapshot.snapshot_calls.MAX_PRESIGNED_FILES", 3)
+    rig = start()
     rig.commit(count=4)
     code, details = refused(rig.get, presign_ms=60_000, max_staleness_ms=0)
     assert code == grpc.StatusCode.INVALID_ARGUMENT
-    assert "4 data files would get a URL; at most 3 (ICEDB_SNAPSHOT_MAX_PRESIGNED_FILES)" in details
+    assert "4 data files would get a URL; at most 3: narrow it" in details
     rig.commit("events", days=(2,), count=3)
     code, details = refused(rig.get, presign_ms=60_000, where="ts >= '2026-01-02'", max_staleness_ms=0)
     assert code == grpc.StatusCode.INVALID_ARGUMENT

@@ -24,6 +24,8 @@ T = TypeVar("T")
 
 SLICE_BYTES: Final = 256 * 1024
 """What is given to the connection at once: it holds no more of a body than this when the client reads slowly."""
+BODY_WAIT_S: Final = 5
+"""How long a request waits until its file may be sent."""
 RETRY_AFTER_MS: Final = 1000
 
 
@@ -59,7 +61,7 @@ class Bodies:
             Overloaded: Too many are being sent.
         """
         try:
-            async with asyncio.timeout(self._settings.gateway_body_wait_ms / SECOND_MS):
+            async with asyncio.timeout(BODY_WAIT_S):
                 await self._turns.acquire()
         except TimeoutError:
             raise Overloaded(

@@ -50,11 +50,8 @@ class GatewaySettings(HttpServiceSettings, ReaderSettings):
     """Largest part of a file that is fetched from the store at once, KiB. A body holds at most two in memory."""
 
     gateway_max_bodies: Annotated[int, Field(ge=1, le=10_000)] = 64
-    """Files that are sent at once; more wait for `ICEDB_GATEWAY_BODY_WAIT_MS`. With the parts' size it bounds memory:
-    64 bodies of two parts of 4 MiB are 512 MiB at worst."""
-
-    gateway_body_wait_ms: Annotated[int, Field(ge=0)] = 5 * SECOND_MS
-    """How long a request waits until its file may be sent, milliseconds; then it is answered 503 (SlowDown)."""
+    """Files that are sent at once; more wait for 5 s, then are answered 503 (SlowDown). With the parts' size it bounds
+    memory: 64 bodies of two parts of 4 MiB are 512 MiB at worst."""
 
     gateway_send_timeout_ms: Annotated[int, Field(ge=100)] = 2 * MINUTE_MS
     """How long a client may take to read the next 256 KiB of a file, milliseconds; then its connection is closed.
