@@ -9,6 +9,6 @@ from icedb_log.store.table_store import TableStore
 def lengthen_log(table: TableStore, count: int, *, clock: Clock) -> None:
     """Write log files that name nothing, without a fence. Nobody but a test does that."""
     for _ in range(count):
-        log = LogFile(clock.now_ms(), commit_id=clock.new_id())
-        key = table.paths.log_key(time_ms=log.time_ms, commit_id=log.commit_id, is_merged=False)
-        table.store.put(key, encode_log_file(log))
+        time_ms, commit_id = clock.now_ms(), clock.new_id()
+        key = table.paths.log_key(time_ms=time_ms, commit_id=commit_id, is_merged=False)
+        table.store.put(key, encode_log_file(LogFile(time_ms, commit_id=commit_id)))
