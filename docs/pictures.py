@@ -37,7 +37,7 @@ from icedb_local.stack_layout import S3_ACCESS_KEY, S3_SECRET_KEY
 from icedb_log.clock import SystemClock
 from icedb_log.commit.table import Table
 from icedb_log.feed.views import create_view
-from icedb_log.holds.pins import create_pin
+from icedb_log.holds.tags import create_tag
 from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.staging import Acceptance
 from icedb_log.names import INGEST_FLUSH
@@ -206,7 +206,7 @@ def draw_console() -> None:
 
 
 def _send(layout: ChaosLayout, ended: threading.Event, is_large: threading.Event) -> None:
-    """Send batches to some tables, most to the first, one of them bad, hold a lease and a pin, until it ends."""
+    """Send batches to some tables, most to the first, one of them bad, hold a lease and a tag, until it ends."""
     endpoint, redis = f"http://127.0.0.1:{layout.ports.s3}", layout.redis_url
     settings = ClientSettings(store=layout.server_settings.url, s3_endpoint=endpoint, redis_url=redis)
     tables = ("events", "events", "orders", "events", "events", "sessions", "page_views")
@@ -225,7 +225,7 @@ def _send(layout: ChaosLayout, ended: threading.Event, is_large: threading.Event
             _ask(f"{layout.console_url}/tables/events")  # what the console has seen of commits it remembers
             if row_count >= CONSOLE_ROWS and not is_large.is_set():
                 client.answerer.acquire_lease("events", ttl_ms=600_000, at_ms=None)
-                create_pin(
+                create_tag(
                     Table.open(client.warehouse.table("events"), clock=SystemClock()), "q1", note="first quarter"
                 )
                 is_large.set()
@@ -343,9 +343,7 @@ def _use(layout: ChaosLayout, ended: threading.Event) -> None:
         times = {"log_grace_ms": 60_000, "data_grace_ms": 60_000, "orphan_age_ms": 120_000, "merge_fan_in": 4}
         partition = (PartitionField.parse("d=day(ts)"),)
         for name in ("events", "visits"):
-            config = TableConfig.create(
-                name=name, partition=partition, sort=("event", "ts"), log_files_slow=100, **times
-            )
+            config = TableConfig.create(name=name, partition=partition, sort=("event", "ts"), **times)
             create_table(client.warehouse.table(name), config)
         daily = TableConfig.create(name="daily", view_of="events", view_query="select ts, event from _rows", **times)
         create_view(client.warehouse.table("daily"), daily, clock=SystemClock())

@@ -204,7 +204,7 @@ JANITOR = Board(
     {
         "Does dead data go?": "*Tombstoned data files* falls within a grace period after merges pause.",
         "Why is it kept?": (
-            "*Objects that wait by guard*: grace, a lease, a pin, a view; `icedb vacuum TABLE --dry-run` names each."
+            "*Objects that wait by guard*: grace, a lease, a tag, a view; `icedb vacuum TABLE --dry-run` names each."
         ),
         "Do deletes fail?": "*Failed deletes* by reason: [what to do](runbook:IceDBFailedDeletes).",
         "Is an erasure late?": "*Age of the oldest erasure*: [what to do](runbook:IceDBErasureLate).",

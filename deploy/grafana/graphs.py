@@ -91,9 +91,14 @@ def bound(metric: str, name: str) -> Query:
     return Query(by_table("max", metric), f"{{{{table}}}} {name}{BOUND}")
 
 
-def share(part: str, whole: str) -> Query:
-    """Return one gauge of each table as a share of another."""
-    return Query(f"{by_table('max', part)} / {by_table('max', whole)}")
+def level(value: int, name: str) -> Query:
+    """Return the line of a bound that is the same for all tables."""
+    return Query(f"vector({value})", f"{name}{BOUND}")
+
+
+def share(part: str, whole: str | int) -> Query:
+    """Return one gauge of each table as a share of another, or of a number."""
+    return Query(f"{by_table('max', part)} / {by_table('max', whole) if isinstance(whole, str) else whole}")
 
 
 def rate(metric: str, *, by: str = "", select: str = "") -> str:

@@ -4,7 +4,8 @@ Owns the PromQL, with the modules beside it. `boards.py` says which panel stands
 """
 
 from gateway_panels import GATEWAY, ICEBERG
-from graphs import BOUND, SELECT, Graph, Query, bound, by_table, quantiles, rate, share, troubled_runs
+from graphs import BOUND, SELECT, Graph, Query, bound, by_table, level, quantiles, rate, share, troubled_runs
+from icedb_log.ingest.pressure import BACKLOG_FILES, LOG_FILES
 from ingest_panels import FRONT_ENDS, INGEST, QUARANTINE
 from janitor_panels import ERASURE, VACUUM
 from snapshot_panels import EXPORTER, LEASES, SNAPSHOTS
@@ -123,7 +124,7 @@ POLICY: tuple[Graph, ...] = (
     Graph(
         "Log files against the slow bound",
         "percentunit",
-        (share("icedb_table_log_files", "icedb_table_slow_log_files"),),
+        (share("icedb_table_log_files", LOG_FILES.slow),),
         "From 100 % on the table's commits come less often.",
         runbook=("IceDBPressureSlow",),
         red_from=1,
@@ -131,7 +132,7 @@ POLICY: tuple[Graph, ...] = (
     Graph(
         "Backlog against the slow bound",
         "percentunit",
-        (share("icedb_table_merge_lag_files", "icedb_table_slow_backlog_files"),),
+        (share("icedb_table_merge_lag_files", BACKLOG_FILES.slow),),
         "Data files that wait for a merge. From 100 % on the table's commits come less often.",
         runbook=("IceDBPressureSlow",),
         red_from=1,
@@ -151,8 +152,8 @@ ONE_TABLE: tuple[Graph, ...] = (
         "short",
         (
             Query(by_table("max", "icedb_table_log_files")),
-            bound("icedb_table_slow_log_files", "slow"),
-            bound("icedb_table_stop_log_files", "stop"),
+            level(LOG_FILES.slow, "slow"),
+            level(LOG_FILES.stop, "stop"),
         ),
         "At the slow bound commits come less often, at the stop bound front ends refuse batches.",
         runbook=("IceDBPressureSlow", "IceDBPressureStop"),
@@ -162,8 +163,8 @@ ONE_TABLE: tuple[Graph, ...] = (
         "short",
         (
             Query(by_table("max", "icedb_table_merge_lag_files")),
-            bound("icedb_table_slow_backlog_files", "slow"),
-            bound("icedb_table_stop_backlog_files", "stop"),
+            level(BACKLOG_FILES.slow, "slow"),
+            level(BACKLOG_FILES.stop, "stop"),
         ),
         "Data files that wait for a merge.",
         runbook=("IceDBPressureSlow", "IceDBPressureStop"),

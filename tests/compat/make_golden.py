@@ -32,7 +32,7 @@ from icedb_log.feed.follower import Follower
 from icedb_log.feed.views import create_view, open_source
 from icedb_log.holds.erasures import create_erasure
 from icedb_log.holds.leases import acquire_lease
-from icedb_log.holds.pins import create_pin
+from icedb_log.holds.tags import create_tag
 from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.idempotency import bind_key, mark_staged
 from icedb_log.ingest.pressure import HALTED, measure_pressure, publish_pressure, publish_trouble
@@ -268,9 +268,9 @@ class Story:
     def hold(self):
         self.work(acquire_lease, owner="", ttl_ms=DATA_GRACE_MS, holder="reader@golden")
 
-    def pin(self):
-        self.work(create_pin, "q3", owner="", note="before the migration")
-        self.expected["pin"] = {"name": "q3", "ids": sorted(self.ids)}
+    def tag(self):
+        self.work(create_tag, "q3", owner="", note="before the migration")
+        self.expected["tag"] = {"name": "q3", "ids": sorted(self.ids)}
 
     def follow(self):
         table = Table.open(TableStore(self.store, self.paths), clock=self.clock, owner="stream@golden")
@@ -280,7 +280,7 @@ class Story:
         self.expected["follows"] = [17]
 
     def press(self):
-        pressure = measure_pressure(log_files=500, backlog_files=1, config=self.config)
+        pressure = measure_pressure(log_files=500, backlog_files=1)
         publish_pressure(TableStore(self.store, self.paths), pressure, clock=self.clock)
 
     def find_orphans(self):
@@ -398,7 +398,7 @@ STEPS = (
     "refuse_late",
     "use_an_id_again",
     "hold",
-    "pin",
+    "tag",
     "follow",
     "press",
     "ask_for_erasure",

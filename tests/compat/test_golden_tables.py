@@ -26,7 +26,7 @@ from icedb_log.feed.feeds import feed_view
 from icedb_log.feed.follower import Follower
 from icedb_log.feed.position import read_position
 from icedb_log.feed.views import open_source
-from icedb_log.holds.pins import read_pinned, unpin
+from icedb_log.holds.tags import delete_tag, read_tagged
 from icedb_log.ingest.flush import flush_table
 from icedb_log.ingest.quarantine import list_quarantined
 from icedb_log.ingest.quarantine_ops import drop_quarantined, read_quarantined, retry_quarantined
@@ -168,8 +168,8 @@ def test_every_reader_finds_what_was_there(golden, require_rows):
     assert [each for each in findings if each.severity == "error" or each.code.startswith("unknown")] == []
     heads = golden.reader().heads.read()
     assert {f.log.commit_id for f in heads.files} == {f.log.commit_id for f in view.files}
-    pin = golden.expected["pin"]
-    assert golden.ids_of(read_pinned(golden, pin["name"])[1]) == set(pin["ids"])
+    tag = golden.expected["tag"]
+    assert golden.ids_of(read_tagged(golden, tag["name"])[1]) == set(tag["ids"])
     follower = Follower(Table.open(golden, clock=golden.clock), lease_ms=HOUR_MS)
     start = read_position(golden.expected["position"])
     files = [golden.store.uri(marker.path) for marker in follower.files_between(start, follower.look(start))]
@@ -203,8 +203,8 @@ def test_clients_read_it(golden, client, request):
     one = client.snapshot(golden.paths.name, where="user = 'bob' AND id > 10")
     assert sorted(one.to_arrow()["id"].to_pylist()) == sorted({11, 12} & golden.ids)
     if "service" in request.node.name:  # the directory has the times of today
-        pinned = client.snapshot(golden.paths.name, pin=golden.expected["pin"]["name"])
-        assert sorted(pinned.to_arrow()["id"].to_pylist()) == golden.expected["pin"]["ids"]
+        tagged = client.snapshot(golden.paths.name, tag=golden.expected["tag"]["name"])
+        assert sorted(tagged.to_arrow()["id"].to_pylist()) == golden.expected["tag"]["ids"]
 
 
 def test_log_files_are_written_as_they_are(golden):
@@ -262,8 +262,8 @@ def test_a_whole_life(golden, require_rows):
     config = golden.run(alter_table_config, change={"merge_fan_in": 3})
     assert config.merge_fan_in == 3
 
-    # Grace periods pass, and leases, and pins.
-    assert unpin(golden, expected["pin"]["name"])
+    # Grace periods pass, and leases, and tags.
+    assert delete_tag(golden, expected["tag"]["name"])
     for _ in range(3):
         golden.clock.advance(HOUR_MS)
         golden.clean()

@@ -33,6 +33,7 @@ from icedb_log.errors import IceDBError
 from icedb_log.feed.views import create_view
 from icedb_log.holds.erasures import create_erasure
 from icedb_log.ingest.flush import flush_table
+from icedb_log.ingest.pressure import LOG_FILES
 from icedb_log.ingest.staging import stage_batch
 from icedb_log.names import MERGE_RETAIN
 from icedb_log.store.object_store import list_all
@@ -43,6 +44,7 @@ from icedb_log.trash.drop import DropRequest, drop_table
 from icedb_log.units import DAY_MS
 from icedb_log.warehouse import Warehouse
 from icedb_sim.rigs.access_rig import Authority, token_entry, write_access
+from icedb_sim.tables.log_steps import lengthen_log
 from icedb_sim.tables.row_files import RowFileWriter, encode_rows
 from processes import service_env
 from prometheus_rig import JOBS, RULES, Prometheus, running_prometheus, wait_for
@@ -213,9 +215,10 @@ def wait_until(what: str, ask: Callable[[], set[Told]]) -> None:
 def nobody_merges(scene: Scene) -> Iterator[Tick]:
     """A log grows beyond the bounds of its table, and an erasure waits."""
     with scene.down("merger"):
-        scene.create("long", log_files_slow=3, log_files_stop=6, **SHORT, orphan_age_ms=10_000)
+        scene.create("long", **SHORT, orphan_age_ms=10_000)
         for _ in range(8):
             scene.commit("long")
+        lengthen_log(scene.warehouse.table("long"), LOG_FILES.stop, clock=CLOCK)
         create_erasure(scene.warehouse.table("long"), condition="id = 1", clock=CLOCK)
         yield lambda: scene.post("long")
 
@@ -530,7 +533,7 @@ def test_each_alert_on_access_fires_when_it_should(tmp_path):
         "ICEDB_TLS_KEY_FILE": str(tmp_path / "server.key"),
     }
     with one_service("gateway", tmp_path, env) as prometheus:
-        wait_for("the gateway is scraped", lambda: prometheus.query("icedb_access_enforced"))
+        wait_for("the gateway is scraped", lambda: prometheus.query("icedb_access_file_broken"))
         access.write_text("{")
 
         def missing() -> set[Told]:

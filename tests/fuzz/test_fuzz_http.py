@@ -125,7 +125,7 @@ def gateway_paths():
         "/icedb/events/",
         "/icedb/events@1700000000000/",
         "/icedb/events@99999999999999999999/",
-        "/icedb/events@pin/",
+        "/icedb/events@tag/",
         "/icedb/events@/",
         "/icedb/%ff",
         "/icedb/../../etc/passwd",

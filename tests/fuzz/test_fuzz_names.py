@@ -14,8 +14,8 @@ from icedb_log.clock import make_uuid7_hex, parse_uuid7_ms
 from icedb_log.errors import CorruptLog, InvalidRequest, PermissionDenied, Unauthenticated
 from icedb_log.keys import (
     TablePaths,
-    check_pin_name,
     check_table_name,
+    check_tag_name,
     file_time_ms,
     parse_audit_key,
     parse_hold_key,
@@ -51,7 +51,7 @@ LOG_NAMES = st.builds(
 @given(NAMES)
 def test_a_name_that_is_taken_is_one_component_below_the_root(name):
     warehouse = Warehouse(MemoryObjectStore(lambda: 0), "wh")
-    for check in (check_table_name, check_pin_name):
+    for check in (check_table_name, check_tag_name):
         try:
             check(name)
         except InvalidRequest as error:

@@ -2,7 +2,7 @@
 
 Flush, merge, changes of rows and imports are those of the services with real Parquet files, in this process (Arrow,
 DuckDB); reads go through the client as users' do. After every step: the newest rows are the model's, fsck finds nothing, and time travel,
-pins, leases and changes give what the model remembers, or say honestly that it is gone.
+tags, leases and changes give what the model remembers, or say honestly that it is gone.
 """
 
 import json
@@ -199,8 +199,8 @@ class TableMachine(ChangesOfRows, Readers):
             return
         self._forget()
         assert self.read() == Counter(map(plain, self.live))
-        for name, (rows, _) in self.pins.items():
-            assert self.read(pin=name) == Counter(map(plain, rows)), name
+        for name, (rows, _) in self.tags.items():
+            assert self.read(tag=name) == Counter(map(plain, rows)), name
         for at_ms, _ in self.leases.values():
             if at_ms > self.erased_ms:
                 assert self.read(as_of=at_ms) == Counter(map(plain, self.state_at(at_ms)))
@@ -234,13 +234,13 @@ def test_a_sequence_with_everything(machine):
             lambda: table.import_file(1, "b", 1, "in_place", False),
             lambda: table.import_file(1, "b", 1, "in_place", True),
             lambda: table.import_file(1, "a", 2.5, "copy", False),
-            lambda: table.pin("q1", None),
+            lambda: table.tag("q1", None),
             lambda: table.rewrite(max(table.QUERIES), "b", False),
             lambda: table.merge(True),
             lambda: table.rewrite("SELECT * FROM _rows WHERE id % 2 = 0", "a", False),
             lambda: table.time_passes(21),
             lambda: table.clean(False),
-            lambda: table.unpin(0),
+            lambda: table.delete_tag(0),
             lambda: table.import_again(0),
             lambda: table.enqueue_and_flush(2, "São Paulo/%", 0.5),
             lambda: table.append_embedded(2, "a", 0.5),

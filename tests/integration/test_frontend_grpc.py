@@ -165,7 +165,7 @@ def test_a_message_beyond_the_servers_limit_is_refused_without_a_retry_time(rig,
 
 def test_pressure_there_and_back(rig, stub):
     paths = rig.warehouse.table("events").paths
-    stop = Pressure("stop", 60.0, "801 log files, log_files_stop is 800", 12_000)
+    stop = Pressure("stop", 60.0, "801 log files: batches are refused from 800 on", 12_000)
     publish_pressure(TableStore(rig.store, paths), stop, clock=CLOCK)
     wait_until(lambda: is_refused(stub))
     error = refusal(stub, request())

@@ -314,7 +314,7 @@ def test_a_bug_is_a_500_without_its_text(rig, monkeypatch):
 def test_pressure_there_and_back(rig):
     paths = rig.warehouse.table("events").paths
     assert rig.post(LINES).status == 202
-    stop = Pressure("stop", 60.0, "801 log files, log_files_stop is 800", 12_000)
+    stop = Pressure("stop", 60.0, "801 log files: batches are refused from 800 on", 12_000)
     publish_pressure(TableStore(rig.store, paths), stop, clock=CLOCK)
     wait_until(lambda: rig.post(LINES).status == 429)
     before = len(rig.staged())

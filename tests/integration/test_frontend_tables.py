@@ -80,7 +80,6 @@ def test_a_table_is_created_once_and_takes_batches(rig, call):
         ({"settings": {"merge_fan": 9}}, "did you mean merge_fan_in"),
         ({"settings": {"insert_query": "select 1"}}, "cannot be set here"),
         ({"settings": {"data_grace_ms": 1000}}, "at least 60000 ms"),
-        ({"settings": {"log_files_slow": 10, "log_files_stop": 20}}, "at least 50"),
         ({"settings": {"merge_fan_in": "many"}}, "merge_fan_in"),
         ({"settings": {"times": {"ts": 7}}}, "times"),
         ([], "document"),

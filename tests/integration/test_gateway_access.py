@@ -88,7 +88,7 @@ def test_tenants_see_their_tables_only(rig, key, own, other):
         missing = refusal(call, Bucket=BUCKET, Key=mine.replace(own, "no"))["Error"]
         assert hidden["Code"] == missing["Code"]
         assert hidden["Message"].replace(theirs, "") == missing["Message"].replace(mine.replace(own, "no"), "")
-    for folder in (f"{other}_events@pin-x/", f"{other}_events@5/"):
+    for folder in (f"{other}_events@tag-x/", f"{other}_events@5/"):
         assert keys(s3, Prefix=folder) == []
 
 
@@ -212,7 +212,7 @@ def test_whatever_is_asked_for_counts_against_the_rate(tmp_path, rig, call):
         one.gateway.stop()
 
 
-def test_a_reader_that_stands_still_leaves_half_of_the_bodies_to_others(tmp_path):
+def test_a_reader_that_stands_still_leaves_half_of_the_bodies_to_others(tmp_path, monkeypatch):
     names = ("red", "blue")
     access = write_access(
         tmp_path / "a.json",
@@ -227,7 +227,8 @@ def test_a_reader_that_stands_still_leaves_half_of_the_bodies_to_others(tmp_path
     path = table.write("d=2026-01-01", bytes(size_bytes))
     table.commit([path])
     key = f"wide/{path.partition('/_data/')[2]}"
-    most = {"gateway_max_bodies": 2, "gateway_body_wait_ms": 0, "gateway_part_kb": 64}
+    most = {"gateway_max_bodies": 2, "gateway_part_kb": 64}
+    monkeypatch.setattr("icedb_gateway.bodies.BODY_WAIT_MS", 0)
     rig = start_gateway(warehouse, access_file=str(access), **most)
 
     def ask(name):

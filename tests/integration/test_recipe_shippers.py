@@ -100,7 +100,7 @@ def test_a_request_that_is_repeated_counts_once(rig, ship):
 def test_what_means_later_is_no_answer_that_loses_rows(rig, ship):
     """Each of them drops what is answered with 4xx other than 408 and 429."""
     place = TableStore(rig.store, rig.warehouse.table("events").paths)
-    stop = Pressure("stop", 60.0, "801 log files, log_files_stop is 800", 12_000)
+    stop = Pressure("stop", 60.0, "801 log files: batches are refused from 800 on", 12_000)
     publish_pressure(place, stop, clock=CLOCK)
     wait_until(lambda: ship(ROWS).status == 429)
     publish_pressure(place, Pressure(), clock=CLOCK)

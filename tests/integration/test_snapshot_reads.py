@@ -13,7 +13,7 @@ from icedb_gateway.errors import S3Error
 from icedb_gateway.signature import SignedRequest, check_signature, check_time, read_claim
 from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.commit.table import Table
-from icedb_log.holds.pins import create_pin
+from icedb_log.holds.tags import create_tag
 from icedb_log.ingest.quarantine import quarantine_batch
 from icedb_log.ingest.staging import list_staged, stage_batch
 from icedb_log.jobs import RejectedBatch
@@ -256,17 +256,17 @@ def test_a_batch_that_stays_staged_ends_the_wait_with_the_reason(start):
     assert "still staged after 150 ms (ICEDB_SNAPSHOT_COMMIT_WAIT_MS)" in details
 
 
-def test_a_pin_is_read_however_the_table_has_changed(rig):
+def test_a_tag_is_read_however_the_table_has_changed(rig):
     rig.commit(days=(1, 2))
     paths = rig.warehouse.table("events").paths
-    create_pin(Table.open(TableStore(rig.warehouse.store, paths), clock=rig.clock), "q3")
+    create_tag(Table.open(TableStore(rig.warehouse.store, paths), clock=rig.clock), "q3")
     rig.commit(days=(3,))
     for _ in range(2):
-        pinned = rig.get(pin="q3", partition_filters=[pb.PartitionFilter(field="d", glob="2026*")])
-        assert (pinned.file_count, pinned.row_count, pinned.is_stable) == (2, 20, True)
-    assert rig.get(pin="q3", where="ts > '2026-01-02'").file_count == 1
-    assert sum(len(page.files) for page in rig.pages(pin="q3")) == 2
-    assert refused(rig.get, pin="nope")[0] == grpc.StatusCode.NOT_FOUND
+        tagged = rig.get(tag="q3", partition_filters=[pb.PartitionFilter(field="d", glob="2026*")])
+        assert (tagged.file_count, tagged.row_count, tagged.is_stable) == (2, 20, True)
+    assert rig.get(tag="q3", where="ts > '2026-01-02'").file_count == 1
+    assert sum(len(page.files) for page in rig.pages(tag="q3")) == 2
+    assert refused(rig.get, tag="nope")[0] == grpc.StatusCode.NOT_FOUND
 
 
 def test_a_table_whose_store_hangs_costs_one_thread_and_nobody_else(start, store):
@@ -305,8 +305,9 @@ def test_a_table_whose_store_hangs_costs_one_thread_and_nobody_else(start, store
     assert rig.get("last").file_count == 0
 
 
-def test_a_reader_that_does_not_read_holds_no_answer_and_is_told_so(start):
-    rig = start(snapshot_write_timeout_ms=2000)
+def test_a_reader_that_does_not_read_holds_no_answer_and_is_told_so(start, monkeypatch):
+    monkeypatch.setattr("icedb_snapshot.server.WRITE_TIMEOUT_MS", 2000)
+    rig = start()
     rig.commit(days=range(1, 29), count=1500)
     with capture_logs() as logs:
         stream = rig.stub.StreamSnapshot(pb.GetSnapshotRequest(table="events", max_staleness_ms=0), timeout=LIMIT_S)
@@ -315,16 +316,18 @@ def test_a_reader_that_does_not_read_holds_no_answer_and_is_told_so(start):
     code, details = refused(list, stream)
     assert code == grpc.StatusCode.RESOURCE_EXHAUSTED
     assert "took no message for 2000 ms" in details
+    monkeypatch.undo()
     rig = start(tables=())  # on a busy machine, who does read may take longer, too
     assert sum(len(page.files) for page in rig.pages()) == 42_000
 
 
-def test_a_directory_has_no_urls_and_too_many_are_refused(start):
-    rig = start(snapshot_max_presigned_files=3)
+def test_a_directory_has_no_urls_and_too_many_are_refused(start, monkeypatch):
+    monkeypatch.setattr("icedb_snapshot.snapshot_calls.MAX_PRESIGNED_FILES", 3)
+    rig = start()
     rig.commit(count=4)
     code, details = refused(rig.get, presign_ms=60_000, max_staleness_ms=0)
     assert code == grpc.StatusCode.INVALID_ARGUMENT
-    assert "4 data files would get a URL; at most 3 (ICEDB_SNAPSHOT_MAX_PRESIGNED_FILES)" in details
+    assert "4 data files would get a URL; at most 3: narrow it" in details
     rig.commit("events", days=(2,), count=3)
     code, details = refused(rig.get, presign_ms=60_000, where="ts >= '2026-01-02'", max_staleness_ms=0)
     assert code == grpc.StatusCode.INVALID_ARGUMENT

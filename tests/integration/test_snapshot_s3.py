@@ -6,7 +6,7 @@ from icedb_client.settings import ClientSettings
 from icedb_log.clock import SystemClock
 from icedb_log.commit.table import Table
 from icedb_log.errors import InvalidRequest, Unavailable
-from icedb_log.holds.pins import create_pin, list_pins, unpin
+from icedb_log.holds.tags import create_tag, delete_tag, list_tags
 from icedb_log.store.table_store import TableStore
 from icedb_log.store_settings import open_warehouse
 from icedb_sim.rigs.parquet_warehouse import ParquetWarehouse
@@ -69,17 +69,17 @@ def test_queries_read_the_bucket_and_nothing_else(client, settings, parquet, s3_
         rows(client, "select * from events")
 
 
-def test_what_is_pinned_is_read_with_and_without_a_service(client, parquet):
+def test_what_is_tagged_is_read_with_and_without_a_service(client, parquet):
     store, paths = parquet.warehouse.store, parquet.warehouse.table("events").paths
-    create_pin(Table.open(TableStore(store, paths), clock=SystemClock()), "q3", ttl_ms=60_000)
+    create_tag(Table.open(TableStore(store, paths), clock=SystemClock()), "q3", ttl_ms=60_000)
     parquet.commit("events", "select 1 as amount", partition="d=2026-01-03")
-    assert rows(client, "select count(*) from events", pin="q3") == [(30,)]
+    assert rows(client, "select count(*) from events", tag="q3") == [(30,)]
     with pytest.raises(InvalidRequest, match="exists already"):
-        create_pin(Table.open(TableStore(store, paths), clock=SystemClock()), "q3")
-    assert unpin(TableStore(store, paths), "q3")
+        create_tag(Table.open(TableStore(store, paths), clock=SystemClock()), "q3")
+    assert delete_tag(TableStore(store, paths), "q3")
     with pytest.raises(InvalidRequest, match="has ended"):
-        client.snapshot("events", pin="q3")
-    assert [pin.state for pin in list_pins(TableStore(store, paths)).holds] == ["ended"]
+        client.snapshot("events", tag="q3")
+    assert [tag.state for tag in list_tags(TableStore(store, paths)).holds] == ["ended"]
     client.close()
 
 

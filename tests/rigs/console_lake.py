@@ -10,14 +10,14 @@ from icedb_console.server import Console
 from icedb_console.settings import ConsoleSettings
 from icedb_log.clock import SystemClock
 from icedb_log.holds.leases import acquire_lease
-from icedb_log.holds.pins import create_pin
+from icedb_log.holds.tags import create_tag
 from icedb_log.units import HOUR_MS
 
 EVENTS = ("view", "click", "buy", "signup")
 
 
 def fill_lake(folder: Path, *, days: int = 20, commits: int = 24) -> Lake:
-    """Make a table with a history (merges, a deletion, bad rows, a pin, a lease), a view of it, and smaller tables."""
+    """Make a table with a history (merges, a deletion, bad rows, a tag, a lease), a view of it, and smaller tables."""
     lake = connect(folder)
     events = lake.create_table("events", partition=["d=day(ts)"], sort=["event", "ts"])
     for number in range(commits):
@@ -27,7 +27,7 @@ def fill_lake(folder: Path, *, days: int = 20, commits: int = 24) -> Lake:
             events.merge(full=True)
     for number in range(9):  # many small ones in the newest partition
         events.append([_row(days, each, number) for each in range(20)])
-    create_pin(events.open(), "q3", note="figures of the third quarter")
+    create_tag(events.open(), "q3", note="figures of the third quarter")
     acquire_lease(events.open(), ttl_ms=HOUR_MS, holder="analyst")
     events.append([{**_row(days, 1, 1), "amount": 1.5}, {"ts": "never", "event": "buy", "user_id": "u1"}])
     for at, name in enumerate(("clicks", "orders", "page_views", "payments", "sessions")):

@@ -58,7 +58,6 @@ def open_shared(folder):
     rig = start_gateway(
         Warehouse(store, "wh"),
         gateway_staleness_ms=0,
-        gateway_tables_staleness_ms=0,
         gateway_part_kb=64,
         gateway_domain="s3.test",
     )

@@ -49,7 +49,7 @@ def write_tenants(folder):
 
 
 def start_catalog(warehouse, **fields) -> GatewayRig:
-    fields = {"gateway_staleness_ms": 0, "gateway_tables_staleness_ms": 0, **fields}
+    fields = {"gateway_staleness_ms": 0, **fields}
     return start_gateway(warehouse, **fields)
 
 

@@ -148,7 +148,7 @@ class ChangesOfRows(TableModel):
         self.committed(result.committed_key)
 
     @present
-    @precondition(lambda self: not self.pins and not self.leases)
+    @precondition(lambda self: not self.tags and not self.leases)
     @rule(condition=st.sampled_from(["p = 'a'", "id % 3 = 0"]))
     def erase(self, condition):
         self.flush()

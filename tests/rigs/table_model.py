@@ -81,7 +81,7 @@ class TableModel(RuleBasedStateMachine):
         self.ended = {}
         self.sources = []
         self.history = [(0, [])]
-        self.pins = {}
+        self.tags = {}
         self.leases = {}
         self.known_files = {}
         for count, place in commits:  # most of what users and operators do needs rows

@@ -1,4 +1,4 @@
-"""Steps of the state machine that read: time travel, pins, leases, changes between two times, conditions."""
+"""Steps of the state machine that read: time travel, tags, leases, changes between two times, conditions."""
 
 from collections import Counter
 
@@ -12,7 +12,7 @@ from hypothesis.stateful import (
 from icedb_log.commit.table import Table
 from icedb_log.errors import BelowHorizon, InvalidRequest, NotFound
 from icedb_log.holds.leases import acquire_lease, release_lease, renew_lease
-from icedb_log.holds.pins import create_pin, unpin
+from icedb_log.holds.tags import create_tag, delete_tag
 from table_model import NAMES, PLACES, TableModel, plain, present
 
 
@@ -39,29 +39,29 @@ class Readers(TableModel):
 
     @present
     @rule(name=st.sampled_from(NAMES), ttl_s=st.sampled_from([None, 30, 3600]))
-    def pin(self, name, ttl_s):
+    def tag(self, name, ttl_s):
         self._forget()
-        if name in self.pins:
+        if name in self.tags:
             with pytest.raises(InvalidRequest):
-                create_pin(Table.open(self.table, clock=self.clock, reader=self.table.reader()), name)
+                create_tag(Table.open(self.table, clock=self.clock, reader=self.table.reader()), name)
             return
         ttl_ms = None if ttl_s is None else ttl_s * 1000
-        create_pin(
+        create_tag(
             Table.open(self.table, clock=self.clock, reader=self.table.reader()),
             name,
             ttl_ms=ttl_ms,
         )
         ends_ms = self.clock.now_ms() + (ttl_ms or 10**12)
-        self.pins[name] = (list(self.live), ends_ms)
+        self.tags[name] = (list(self.live), ends_ms)
         self.clock.advance(1)
 
     @present
-    @precondition(lambda self: self.pins)
+    @precondition(lambda self: self.tags)
     @rule(number=st.integers(0, 1))
-    def unpin(self, number):
-        name = sorted(self.pins)[number % len(self.pins)]
-        assert unpin(self.table, name) or self.pins[name][1] <= self.clock.now_ms()
-        del self.pins[name]
+    def delete_tag(self, number):
+        name = sorted(self.tags)[number % len(self.tags)]
+        assert delete_tag(self.table, name) or self.tags[name][1] <= self.clock.now_ms()
+        del self.tags[name]
 
     @present
     @rule(ttl_s=st.sampled_from([10, 120, 3600]))
@@ -91,7 +91,7 @@ class Readers(TableModel):
 
     def _forget(self):
         now = self.clock.now_ms()
-        self.pins = {name: found for name, found in self.pins.items() if found[1] > now}
+        self.tags = {name: found for name, found in self.tags.items() if found[1] > now}
         self.leases = {name: found for name, found in self.leases.items() if found[1] > now}
 
     @present

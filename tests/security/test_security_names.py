@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from icedb_log.errors import CorruptLog, IceDBError, InvalidRequest
 from icedb_log.holds.erasures import check_erasure_id
-from icedb_log.keys import TablePaths, check_pin_name, check_table_name, parse_log_key, parse_staged_key
+from icedb_log.keys import TablePaths, check_table_name, check_tag_name, parse_log_key, parse_staged_key
 from icedb_log.store.local_store import LocalObjectStore
 from icedb_log.table.partitions import encode_partition_value
 
@@ -36,12 +36,12 @@ hostile = st.one_of(st.sampled_from(WAYS_OUT), st.text(max_size=80), st.text("./
 
 
 @pytest.mark.parametrize("name", WAYS_OUT)
-def test_no_way_out_is_the_name_of_a_table_or_pin(name):
+def test_no_way_out_is_the_name_of_a_table_or_tag(name):
     for check in (check_table_name, PATHS.view_key, PATHS.sibling):
         with pytest.raises(InvalidRequest):
             check(name)
     with pytest.raises(InvalidRequest):
-        check_pin_name(name)
+        check_tag_name(name)
 
 
 @given(hostile)

@@ -89,20 +89,20 @@ def test_w3_work_that_became_too_old_leaves_nothing_to_settle(table):
 def test_j4_a_lease_written_while_the_janitor_sleeps_before_its_log_read_holds(table):
     table.append(1)
     table.append(2)
-    pinned = []
+    tagged = []
 
-    def pin_and_merge():
+    def tag_and_merge():
         at_ms = table.clock.now_ms()
         put_lease(table, at_ms=at_ms, ttl_ms=10 * table.config.data_grace_ms, clock=table.clock)
-        pinned.extend(marker.path for marker in table.snapshot(as_of_ms=at_ms).live)
+        tagged.extend(marker.path for marker in table.snapshot(as_of_ms=at_ms).live)
         table.clock.advance(1)
         table.merge()
         table.clock.advance(2 * table.config.data_grace_ms)
 
-    table.store.script.append(Fault("list_page", None, key="_log/", before=pin_and_merge))
+    table.store.script.append(Fault("list_page", None, key="_log/", before=tag_and_merge))
     table.vacuum()
-    assert len(pinned) == 2
-    assert exists(table, pinned)
+    assert len(tagged) == 2
+    assert exists(table, tagged)
 
 
 def test_j4_a_lease_protects_from_tombstones_that_a_slow_clock_dated_back(table):
@@ -111,7 +111,7 @@ def test_j4_a_lease_protects_from_tombstones_that_a_slow_clock_dated_back(table)
     table.clock.advance(10_000)
     at_ms = table.clock.now_ms()
     put_lease(table, at_ms=at_ms, ttl_ms=10 * table.config.data_grace_ms, clock=table.clock)
-    pinned = [marker.path for marker in table.snapshot(as_of_ms=at_ms).live]
+    tagged = [marker.path for marker in table.snapshot(as_of_ms=at_ms).live]
     slow = FakeClock(at_ms - 5_000, seed="slow")
     merged = merge_table(
         Table.open(table, clock=slow, owner="slow", reader=table.reader()),
@@ -121,10 +121,10 @@ def test_j4_a_lease_protects_from_tombstones_that_a_slow_clock_dated_back(table)
     assert merged.input_count == 2
     table.clock.advance(2 * table.config.data_grace_ms)
     table.vacuum()
-    assert exists(table, pinned)
+    assert exists(table, tagged)
     table.clock.advance(10 * table.config.data_grace_ms)
     table.vacuum()
-    assert not exists(table, pinned)
+    assert not exists(table, tagged)
 
 
 def test_j4_a_lease_renewed_during_the_vacuum_counts_from_its_renewal(table):
@@ -133,7 +133,7 @@ def test_j4_a_lease_renewed_during_the_vacuum_counts_from_its_renewal(table):
     at_ms = table.clock.now_ms()
     short_ms, long_ms = table.config.data_grace_ms, 1000
     lease_id = put_lease(table, at_ms=at_ms, ttl_ms=short_ms, clock=table.clock)
-    pinned = [marker.path for marker in table.snapshot(as_of_ms=at_ms).live]
+    tagged = [marker.path for marker in table.snapshot(as_of_ms=at_ms).live]
     table.merge(full=True)
     table.clock.advance(short_ms - 2)
 
@@ -144,7 +144,7 @@ def test_j4_a_lease_renewed_during_the_vacuum_counts_from_its_renewal(table):
     table.store.script.append(Fault("get", None, key="leases/", before=renew))
     table.clock.advance(1)
     table.vacuum()
-    assert exists(table, pinned)
+    assert exists(table, tagged)
 
 
 def test_r1_a_dead_log_file_that_landed_behind_the_listing_does_not_look_deleted(table):

@@ -122,7 +122,7 @@ def test_a_mutation_is_undone():
         answers("holds.guards:Death.no_such_property", None),
         instead("content:is_same_content", lambda known, digest: True),
         instead("content:is_same_content", lambda known: True),
-        instead("holds.stored_holds:StoredHold.held_until_ms", lambda pin: None),
+        instead("holds.stored_holds:StoredHold.held_until_ms", lambda tag: None),
         around("content:is_same_content", lambda original, known, digest, **rest: True),
         with_arguments("content:is_same_content", digest=""),
         is_now("trash.drop:CONFIG_CACHE_TTL_MS", "soon"),

@@ -23,7 +23,7 @@ class Runs:
         """Write down one run; return the keys that it deleted."""
         now_ms = self.now_ms - age_ms
         log = AuditLog(self.place, clock=FakeClock(now_ms, seed=names[0]), owner="janitor@h:1")
-        audit = log.begin(RunFacts("vacuum", now_ms, {"data_grace_ms": 5}, {"pins": ("monthly",)}))
+        audit = log.begin(RunFacts("vacuum", now_ms, {"data_grace_ms": 5}, {"tags": ("monthly",)}))
         keys = [self.key(name) for name in names]
         audit.announce(
             [DeleteCandidate(key, "data_file", "dead", ("grace", "lease"), now_ms - 5, 1024) for key in keys]
@@ -76,7 +76,7 @@ def test_one_object_when_why_and_by_which_run(runs, icedb):
     runs.run("b", failed=("b",), age_ms=2 * WEEK_MS)
     (key,) = runs.run("b")
     shown = _in_one_line(icedb("audit", "events", "--key", key))
-    for words in ("AccessDenied", "could not be deleted", "grace, lease", "1 pins", "janitor@h:1"):
+    for words in ("AccessDenied", "could not be deleted", "grace, lease", "1 tags", "janitor@h:1"):
         assert words in shown
     value = json.loads(icedb("audit", "events", "--key", "_data/b.parquet", "-o", "json"))
     assert value["key"] == key

@@ -8,7 +8,7 @@ from icedb_log.clock import new_batch_id
 from icedb_log.commit.table import Table
 from icedb_log.errors import Unavailable
 from icedb_log.holds.erasures import create_erasure, list_open_ids, read_erasure
-from icedb_log.holds.pins import create_pin, unpin
+from icedb_log.holds.tags import create_tag, delete_tag
 from icedb_sim.tables.erasure_steps import advance, append_users, clean
 from icedb_sim.tables.small_table import SmallTable
 
@@ -146,19 +146,19 @@ def test_an_id_that_is_not_there_is_said_so(icedb, table):
     assert "there is no erasure" in icedb("erasure", "list", "events", new_batch_id(table.clock), code=3).err
 
 
-def test_pins_that_hold_an_erasure_up_are_named(icedb, table, monkeypatch):
-    create_pin(Table.open(table, clock=table.clock), "q3")
+def test_tags_that_hold_an_erasure_up_are_named(icedb, table, monkeypatch):
+    create_tag(Table.open(table, clock=table.clock), "q3")
     asked = icedb("erasure", "create", "events", "--where", WHERE, "--yes")
-    assert "warning: table events has pins (q3)" in " ".join(asked.err.split())
+    assert "warning: table events has tags (q3)" in " ".join(asked.err.split())
     (erasure_id,) = open_ids(table)
     advance(table, erasure_id)
     shown = " ".join(icedb("erasure", "list", "events", erasure_id).out.split())
-    assert "objects; pin q3 keeps 1: icedb tag delete events q3" in shown
+    assert "objects; tag q3 keeps 1: icedb tag delete events q3" in shown
     table.clock.advance(table.config.orphan_age_ms)
     clean(table)
     assert tuple(open_ids(table)) == (erasure_id,)
-    unpin(table, "q3")
-    assert "pin q3 keeps 1 until" in " ".join(icedb("erasure", "list", "events", erasure_id).out.split())
+    delete_tag(table, "q3")
+    assert "tag q3 keeps 1 until" in " ".join(icedb("erasure", "list", "events", erasure_id).out.split())
     for _ in range(4):
         table.clock.advance(table.config.orphan_age_ms)
         clean(table)

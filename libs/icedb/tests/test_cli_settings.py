@@ -13,14 +13,12 @@ from icedb.cli.table_settings import (
 )
 from icedb_log.changes.table_changes import FREE_FIELDS, RISING_FIELDS
 from icedb_log.errors import InvalidRequest
-from icedb_log.table.table_config import ASKED_FLOORS, TableConfig
+from icedb_log.table.table_config import TableConfig
 from icedb_log.units import DAY_MS, HOUR_MS, MIB
 
 GIVEN = [
     ("declared", ("--column", "n:DOUBLE"), {"n": "DOUBLE", "ts": "TIMESTAMP"}),
     ("promoted", ("--promote", 'p."a.b":DOUBLE as x'), {"x": ["p", "a.b"]}),
-    ("promote_share", ("--set", "promote_share=0.5"), 0.5),
-    ("promote_limit", ("--set", "promote_limit=7"), 7),
     ("evolution", ("--set", "evolution=add_columns"), "add_columns"),
     ("on_bad_rows", ("--set", "on_bad_rows=quarantine_batch"), "quarantine_batch"),
     ("retention_ms", ("--retention", "2d"), 2 * DAY_MS),
@@ -28,10 +26,6 @@ GIVEN = [
     ("target_file_bytes", ("--set", "target_file_mb=0.5"), MIB // 2),
     ("merge_fan_in", ("--set", "merge_fan_in=3"), 3),
     ("max_partitions_per_flush", ("--set", "max_partitions_per_flush=7"), 7),
-    ("log_files_slow", ("--set", "log_files_slow=5"), 5),
-    ("log_files_stop", ("--set", "log_files_stop=900"), 900),
-    ("backlog_files_slow", ("--set", "backlog_files_slow=5"), 5),
-    ("backlog_files_stop", ("--set", "backlog_files_stop=50000"), 50_000),
     ("data_grace_ms", ("--set", "data_grace=7h"), 7 * HOUR_MS),
     ("log_grace_ms", ("--set", "log_grace=30s"), 30_000),
     ("orphan_age_ms", ("--set", "orphan_age=2d"), 2 * DAY_MS),
@@ -94,19 +88,6 @@ def test_off_takes_back_and_floors_are_named_with_their_option():
         read_settings({"data_grace_ms": "59s"})
     with pytest.raises(InvalidRequest, match="--set data_grace 'off' is not a duration"):
         read_settings({"data_grace_ms": "off"})
-
-
-@pytest.mark.parametrize("command", ["create", "alter"])
-def test_a_stop_bound_that_would_refuse_senders_most_of_the_time_is_refused_with_the_least_one(icedb, command):
-    icedb("table", "create", "there")
-    name = {"create": "t", "alter": "there"}[command]
-    bounds = ("--set", "log_files_slow=2", "--set")
-    said = icedb("table", command, name, *bounds, "log_files_stop=4", code=2)
-    assert (
-        f"--set log_files_stop=4: give at least {ASKED_FLOORS['log_files_stop']}. A log file stays for the log_grace"
-        in said
-    )
-    icedb("table", command, name, *bounds, f"log_files_stop={ASKED_FLOORS['log_files_stop']}")
 
 
 def test_a_word_that_is_none_of_the_choices_is_told_with_them(icedb):

@@ -10,14 +10,17 @@ from icedb.cli.status_figures import _format_leases, _print_one, format_pressure
 from icedb_log.commit.fence import FenceState, acquire_fence, write_fence
 from icedb_log.commit.table import Table
 from icedb_log.holds.leases import acquire_lease
+from icedb_log.ingest import pressure
+from icedb_log.ingest.pressure import Bounds
 from icedb_log.serving.status import status_to_json
 from icedb_sim.fakes.scripted_store import Effect, Fault
 from icedb_sim.tables.small_table import SmallTable
 
 
 @pytest.fixture
-def table():
-    return SmallTable(log_files_slow=1, log_files_stop=3, on_bad_rows="quarantine_rows")
+def table(monkeypatch):
+    monkeypatch.setattr(pressure, "LOG_FILES", Bounds(1, 3))
+    return SmallTable(on_bad_rows="quarantine_rows")
 
 
 def show(table, capsys, cost=None):
@@ -85,7 +88,9 @@ def test_without_a_prometheus_nothing_is_said_of_costs(lend, table, said_by_iced
 def test_pressure_is_told_with_its_reason_and_effect(table, capsys):
     table.append(1)
     table.append(2)
-    assert format_pressure(table.status()) == "slow: 2 log files, log_files_slow is 1 (flush interval × 7.7)"
+    assert (
+        format_pressure(table.status()) == "slow: 2 log files: flushes come less often from 1 on (flush interval × 7.7)"
+    )
     assert show(table, capsys)["pressure"].startswith("slow: 2 log files")
     table.append(3)
     assert format_pressure(table.status()).endswith("(flush interval × 60.0, front ends refuse batches)")
@@ -94,7 +99,7 @@ def test_pressure_is_told_with_its_reason_and_effect(table, capsys):
     assert status_to_json("t", table.status())["pressure"] == {
         "level": "stop",
         "stretch": pytest.approx(60),
-        "reason": "3 log files, log_files_stop is 3",
+        "reason": "3 log files: batches are refused from 3 on",
         "retry_after_ms": 10_000,
     }
 

@@ -115,12 +115,12 @@ def test_purge_without_a_janitor_says_so_and_waits_no_longer_than_told(icedb, wa
     assert (entry["state"], entry["purge_at_ms"]) == ("purging", None)
 
 
-def test_pins_are_shown_and_ended_in_the_trash(icedb):
+def test_tags_are_shown_and_ended_in_the_trash(icedb):
     icedb("tag", "create", "events", "q3")
     assert "`icedb tag delete events q3` first" in icedb("table", "drop", "events", "--purge", "--yes", code=2)
     icedb("table", "drop", "events")
     (entry,) = json.loads(icedb("table", "list", "--trash", "-o", "json"))["tables"]
-    assert [(claim["kind"], claim["name"]) for claim in entry["waits_for"]] == [("pin", "q3")]
+    assert [(claim["kind"], claim["name"]) for claim in entry["waits_for"]] == [("tag", "q3")]
     assert json.loads(icedb("tag", "list", "events", "-o", "json"))["tags"][0]["name"] == "q3"
     assert json.loads(icedb("tag", "delete", "events", "q3", "-o", "json"))["ended"]
     assert "is in the trash" in icedb("tag", "create", "events", "q4", code=3)

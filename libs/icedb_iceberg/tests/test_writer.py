@@ -19,7 +19,7 @@ from icedb_iceberg.unfit_files import Fitness
 from icedb_iceberg.writer import LOOK_INTERVAL_MS
 from icedb_log.changes.table_changes import alter_table_config
 from icedb_log.errors import CorruptLog, InvalidRequest
-from icedb_log.holds.pins import create_pin, unpin
+from icedb_log.holds.tags import create_tag, delete_tag
 from icedb_log.keys import publication_id_of
 from icedb_log.publish.head import read_publication
 from icedb_log.store.local_store import LocalObjectStore
@@ -442,49 +442,49 @@ def test_what_is_no_location_is_refused(table, location):
         set_location(table.store, "wh", location)
 
 
-# -- pins
+# -- tags
 
 
 def tags_of(found):
     return {name: ref.snapshot_id for name, ref in found.refs().items() if ref.snapshot_ref_type == "tag"}
 
 
-def test_a_pin_is_a_tag_for_as_long_as_it_lasts(table, writer):
+def test_a_tag_is_a_tag_for_as_long_as_it_lasts(table, writer):
     table.append(1)
-    pinned = live_paths(table)
-    create_pin(table.opened("test"), "early")
+    tagged = live_paths(table)
+    create_tag(table.opened("test"), "early")
     table.append(2)
     found = load(table, publish(table, writer))
     assert tags_of(found) == {"early": found.snapshots()[0].snapshot_id}
     table.merge(full=True)
     table.clock.advance(3 * HOUR_MS)
     table.append(3)
-    found = load(table, publish(table, writer))  # the pinned state has left the history, the tag has not
+    found = load(table, publish(table, writer))  # the tagged state has left the history, the tag has not
     assert found.snapshots()[0].snapshot_id == tags_of(found)["early"]
-    assert files_of(table, found, snapshot_id=tags_of(found)["early"]) == pinned
+    assert files_of(table, found, snapshot_id=tags_of(found)["early"]) == tagged
     assert files_of(table, found) == live_paths(table)
     table.append(4)
     found = load(table, publish(table))  # also by a process that remembers nothing
-    assert files_of(table, found, snapshot_id=tags_of(found)["early"]) == pinned
+    assert files_of(table, found, snapshot_id=tags_of(found)["early"]) == tagged
     assert operations(found)[1:] == ["replace", "append", "append"]
-    unpin(table, "early")
+    delete_tag(table, "early")
     found = load(table, publish(table, writer))
     assert tags_of(found) == {}
     assert len(found.snapshots()) == 3
 
 
-def test_a_pin_of_a_state_that_nobody_published_is_a_tag_too(table, writer):
+def test_a_tag_of_a_state_that_nobody_published_is_a_tag_too(table, writer):
     table.append(1, p="ü/%=+")
     table.append(2)
-    pinned = live_paths(table)
-    create_pin(table.opened("test"), "old")
+    tagged = live_paths(table)
+    create_tag(table.opened("test"), "old")
     table.merge(full=True)
     table.delete("id = 1")
     table.clock.advance(5 * HOUR_MS)
     table.stage([{"id": 3, "p": "a", "late": 1}])
     table.flush()
     found = load(table, publish(table, writer))
-    assert files_of(table, found, snapshot_id=tags_of(found)["old"]) == pinned
+    assert files_of(table, found, snapshot_id=tags_of(found)["old"]) == tagged
     schema = found.snapshot_by_id(tags_of(found)["old"]).schema_id
     assert [field.name for field in found.schemas()[schema].fields] == ["id", "p"]
     assert files_of(table, found) == live_paths(table)
@@ -494,4 +494,4 @@ def test_a_pin_of_a_state_that_nobody_published_is_a_tag_too(table, writer):
     table.append(4)
     after = load(table, publish(table))
     assert tags_of(after) == tags_of(found)
-    assert files_of(table, after, snapshot_id=tags_of(after)["old"]) == pinned
+    assert files_of(table, after, snapshot_id=tags_of(after)["old"]) == tagged

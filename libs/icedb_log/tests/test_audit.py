@@ -292,7 +292,7 @@ def test_a_vacuum_writes_down_what_it_deletes_and_what_held_others():
     assert set(entries) == {*result.deleted_logs, *result.deleted_data}
     assert {each.outcome for each in entries.values()} == {"deleted"}
     assert all({"grace", "lease"} <= set(each.passed) and each.why for each in entries.values())
-    assert all("pin" in entries[key].passed for key in result.deleted_data)
+    assert all("tag" in entries[key].passed for key in result.deleted_data)
     assert all(each.died_ms is not None and each.size_bytes for each in entries.values())
     assert len({part.run_id for part in parts}) == 1
     assert parts[0].found == {"leases": {"count": 1, "names": ["l2"]}}

@@ -11,7 +11,7 @@ from icedb_log.changes.frequent_paths import promote_by_sample
 from icedb_log.changes.table_changes import alter_table_config, choose_paths, promote_frequent_paths
 from icedb_log.errors import InvalidRequest
 from icedb_log.table.path_shares import MAX_KEYS, PathShare, find_path_shares
-from icedb_log.table.promoted_paths import MAX_PROMOTED, add_promotions, parse_promotions
+from icedb_log.table.promoted_paths import MAX_PROMOTED, PROMOTE_LIMIT, add_promotions, parse_promotions
 from icedb_log.table.table_config import TableConfig
 from icedb_sim.tables.small_table import SmallTable
 
@@ -52,24 +52,27 @@ def test_scalars_of_one_type_become_columns_of_it():
     assert chosen({"k": {"x": 1}}, {"k": "x"}) == {"p__k__x": "BIGINT"}
 
 
-@pytest.mark.parametrize(("share", "count"), [(0.1, 1), (0.11, 0)])
-def test_a_path_stands_in_a_share_of_all_rows(share, count):
-    rows = [{"k": 1}, *({} for _ in range(9))]
-    assert len(chosen(*rows, promote_share=share)) == count
+@pytest.mark.parametrize(("row_count", "count"), [(10, 1), (11, 0)])
+def test_a_path_stands_in_a_share_of_all_rows(row_count, count):
+    assert len(chosen({"k": 1}, *({} for _ in range(row_count - 1)))) == count
     assert find_path_shares("p", ["x", None, "[1]", '{"k":null}', '{"k":1}'])[0].share == 0.2
+
+
+def promoted(filled, *, ended=0):
+    paths = {f"x{place}": ("p", f"x{place}") if place < filled else () for place in range(filled + ended)}
+    return {"declared": {**BELOW["declared"], **dict.fromkeys(paths, "VARCHAR")}, "promoted": paths}
 
 
 def test_the_most_frequent_come_first_up_to_the_bound_of_the_table():
     rows = [{"a": 1, "b": 1, "c": 1}, {"b": 1, "c": 1}, {"c": 1}]
-    assert list(chosen(*rows, promote_limit=2)) == ["p__c", "p__b"]
-    there = {"declared": {**BELOW["declared"], "x": "VARCHAR"}, "promoted": {"x": ("p", "x")}}
-    assert list(chosen(*rows, promote_limit=2, **there)) == ["p__c"], "those of a person count"
-    assert chosen(*rows, promote_limit=0) == {}
-    ended = {**there, "promoted": {"x": ()}}
-    assert list(chosen(*rows, promote_limit=2, **ended)) == ["p__c", "p__b"], "what is filled no more makes room"
-    names = [f"x{number}" for number in range(MAX_PROMOTED - 1)]
-    full = {"declared": dict.fromkeys((*there["declared"], *names), "VARCHAR"), "promoted": dict.fromkeys(names, ())}
-    assert list(chosen(*rows, promote_limit=2, **full)) == ["p__c"], "up to all that a table may have"
+    two = PROMOTE_LIMIT - 2
+    assert list(chosen(*rows, **promoted(two))) == ["p__c", "p__b"]
+    assert list(chosen(*rows, **promoted(two + 1))) == ["p__c"], "those of a person count"
+    assert chosen(*rows, **promoted(PROMOTE_LIMIT)) == {}
+    assert list(chosen(*rows, **promoted(two, ended=9))) == ["p__c", "p__b"], "what is filled no more makes room"
+    assert list(chosen(*rows, **promoted(two, ended=MAX_PROMOTED - two - 1))) == ["p__c"], (
+        "up to all that a table may have"
+    )
 
 
 def test_a_map_takes_no_place_and_no_memory():

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 from icedb_log.commit.table import Table
-from icedb_log.holds.pins import create_pin
+from icedb_log.holds.tags import create_tag
 from icedb_log.repair.fsck_data import Inspection, Walk, find_partition_problem
 from icedb_log.store.object_store import list_all
 from icedb_log.table.stored_config import encode_table_config
@@ -224,9 +224,9 @@ def test_a_first_commit_that_was_cut_off_is_no_lost_log_for_certain() -> None:
     assert codes(report, "warning") == {"log-lost"}
 
 
-def test_a_pin_of_an_empty_table_is_no_proof_that_its_log_is_lost() -> None:
+def test_a_tag_of_an_empty_table_is_no_proof_that_its_log_is_lost() -> None:
     table = SmallTable(has_footers=True)
-    create_pin(Table.open(table, clock=table.clock), "empty")
+    create_tag(Table.open(table, clock=table.clock), "empty")
     table.store.script = [Fault("put_if_absent", Effect.CRASH_BEFORE, table.paths.log_prefix)]
     with contextlib.suppress(Crash):
         table.append(1)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from icedb_log.commit.fence import seal
 from icedb_log.commit.table import Table
 from icedb_log.errors import IceDBError, NotFound, Unavailable
-from icedb_log.holds.pins import create_pin, unpin
+from icedb_log.holds.tags import create_tag, delete_tag
 from icedb_log.repair.fsck import FsckOptions, fsck_table
 from icedb_log.repair.fsck_findings import FsckReport
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault, ScriptedStore
@@ -46,7 +46,7 @@ class Meddler(ScriptedStore):
 
 
 def with_history() -> SmallTable:
-    """Appends, merges, deletions, removals, vacuums, a lease, a pin, a seal, a view."""
+    """Appends, merges, deletions, removals, vacuums, a lease, a tag, a seal, a view."""
     table = SmallTable(has_footers=True)
     view = SmallView(table)
     for number in range(4):
@@ -55,7 +55,7 @@ def with_history() -> SmallTable:
     view.feed_all()
     table.append(4)
     table.delete("id = 1")
-    create_pin(Table.open(table, clock=table.clock), "q3")
+    create_tag(Table.open(table, clock=table.clock), "q3")
     put_lease(table, at_ms=table.clock.now_ms(), ttl_ms=60_000, clock=table.clock)
     table.clock.advance(25_000)
     table.vacuum()
@@ -108,16 +108,16 @@ def merge_only(table: SmallTable) -> None:
     table.merge(full=True)
 
 
-def unpin_and_vacuum(table: SmallTable) -> None:
-    """A pin ends, and what it held goes."""
+def delete_tag_and_vacuum(table: SmallTable) -> None:
+    """A tag ends, and what it held goes."""
     table.merge(full=True)
-    unpin(table, "q3")
+    delete_tag(table, "q3")
     for _ in range(3):
         table.clock.advance(table.config.data_grace_ms)
         table.vacuum()
 
 
-@pytest.mark.parametrize("act", [turn_over, merge_only, unpin_and_vacuum])
+@pytest.mark.parametrize("act", [turn_over, merge_only, delete_tag_and_vacuum])
 @pytest.mark.parametrize(("page_size", "first"), [(1000, 0), (1000, 1), (4, 2)])
 def test_others_work_at_every_store_call(act: Callable[[SmallTable], None], page_size: int, first: int) -> None:
     number = first

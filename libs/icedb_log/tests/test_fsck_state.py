@@ -1,4 +1,4 @@
-"""``icedb fsck``: damage of fences, pins, staging, quarantine and records, and exactly that is found."""
+"""``icedb fsck``: damage of fences, tags, staging, quarantine and records, and exactly that is found."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -7,7 +7,7 @@ import orjson
 import pytest
 from icedb_log.commit.table import Table
 from icedb_log.holds.erasures import create_erasure
-from icedb_log.holds.pins import create_pin
+from icedb_log.holds.tags import create_tag
 from icedb_log.ingest.pressure import HALT_TTL_MS, publish_trouble
 from icedb_sim.tables.fsck_tables import check, codes, codes_after, data_file, last_append, small
 from icedb_sim.tables.small_table import SmallTable
@@ -88,14 +88,14 @@ def broken_lease(table: SmallTable) -> None:
     table.store.put(table.paths.hold_key("lease", "0" * 32), b"for ever")
 
 
-def broken_pin(table: SmallTable) -> None:
-    table.store.put(table.paths.hold_key("pin", "0" * 32, name="q3"), b"for ever")
+def broken_tag(table: SmallTable) -> None:
+    table.store.put(table.paths.hold_key("tag", "0" * 32, name="q3"), b"for ever")
 
 
-def pin_lost_file(table: SmallTable) -> None:
-    """A dead file that a pin holds went, long after it died."""
+def tag_lost_file(table: SmallTable) -> None:
+    """A dead file that a tag holds went, long after it died."""
     table.append(7)
-    create_pin(Table.open(table, clock=table.clock), "q3", ttl_ms=None)
+    create_tag(Table.open(table, clock=table.clock), "q3", ttl_ms=None)
     path = data_file(table, last_append(table))
     table.append(8)
     table.append(9)
@@ -141,8 +141,8 @@ DAMAGES: list[tuple[str, Damage]] = [
     ("quarantine-without-reason", quarantine_alone),
     ("quarantine-without-reason", quarantine_garbled),
     ("lease", broken_lease),
-    ("pin", broken_pin),
-    ("pin", pin_lost_file),
+    ("tag", broken_tag),
+    ("tag", tag_lost_file),
     ("view-registration", broken_registration),
     ("view-registration", pending_registration),
     ("import-record", broken_import),

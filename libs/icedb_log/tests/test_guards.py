@@ -40,8 +40,8 @@ def told(kept, path):
     return found and (found.guard, found.until_ms, found.held_by)
 
 
-def pinned(name, until_ms=None, files=frozenset(["data"])):
-    return Hold("pin", name, until_ms, files=files)
+def tagged(name, until_ms=None, files=frozenset(["data"])):
+    return Hold("tag", name, until_ms, files=files)
 
 
 @pytest.mark.parametrize("guard", [log_guard, data_guard])
@@ -68,13 +68,13 @@ def test_j4_a_lease_holds_what_died_after_its_time_as_readers_saw_it(guard):
     assert guard(LEASE, death=Death(since_ms - 9, since_ms - STORE_RESOLUTION_MS + 1)) is not None
 
 
-def test_j4_a_pin_holds_its_data_files_and_no_log_file():
-    holds = (pinned("q3", 7), pinned("q4"))
-    assert data_guard(*holds) == ("pin", None, "q4")
+def test_j4_a_tag_holds_its_data_files_and_no_log_file():
+    holds = (tagged("q3", 7), tagged("q4"))
+    assert data_guard(*holds) == ("tag", None, "q4")
     assert data_guard(*holds, path="other") is None
     assert log_guard(*holds, path="data") is None
-    everything = Hold("pin", "q3", since_ms=EVERY_STATE_MS)  # nobody can say which
-    assert data_guard(everything, path="other") == ("pin", None, "q3")
+    everything = Hold("tag", "q3", since_ms=EVERY_STATE_MS)  # nobody can say which
+    assert data_guard(everything, path="other") == ("tag", None, "q3")
     assert log_guard(everything) is None
 
 
@@ -93,5 +93,5 @@ def test_v4_a_log_file_that_a_view_has_not_taken_is_held():
 def test_of_several_guards_the_one_that_ends_last_is_told():
     leases = (LEASE, leased("l2", 300_000, NOW_MS + 50), leased("l3", 600_000, NOW_MS + 90))
     assert data_guard(*leases) == ("lease", NOW_MS + 50 + MAX_STORE_GAP_MS, "l2")
-    pin = pinned("q3", NOW_MS + 51 + MAX_STORE_GAP_MS)
-    assert data_guard(*leases, pin) == ("pin", NOW_MS + 51 + MAX_STORE_GAP_MS, "q3")
+    tag = tagged("q3", NOW_MS + 51 + MAX_STORE_GAP_MS)
+    assert data_guard(*leases, tag) == ("tag", NOW_MS + 51 + MAX_STORE_GAP_MS, "q3")

@@ -132,9 +132,9 @@ def test_what_waits_is_grouped_by_what_keeps_it():
         Waiting("a", "lease", 30, "one"),
         Waiting("b", "grace", 10),
         Waiting("c", "lease", 20, "one"),
-        Waiting("d", "pin", None, "q3"),
+        Waiting("d", "tag", None, "q3"),
     ]
-    grace, lease, pin = group_waiting(some)
+    grace, lease, tag = group_waiting(some)
     assert (grace.guard, grace.count, grace.first_ms, grace.last_ms, grace.is_open) == ("grace", 1, 10, 10, False)
     assert (lease.held_by, lease.count, lease.first_ms, lease.last_ms) == ("one", 2, 20, 30)
-    assert (pin.is_open, pin.last_ms) == (True, None)
+    assert (tag.is_open, tag.last_ms) == (True, None)

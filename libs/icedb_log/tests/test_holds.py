@@ -7,7 +7,7 @@ import pytest
 from icedb_log.clean.holds import read_holds
 from icedb_log.commit.table import Table
 from icedb_log.errors import CorruptLog
-from icedb_log.holds.pins import create_pin
+from icedb_log.holds.tags import create_tag
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
 from icedb_sim.tables.lease_steps import put_lease
 from icedb_sim.tables.small_table import SmallTable
@@ -115,7 +115,7 @@ def test_a_dry_run_names_each_guard_with_its_end_and_holder():
     table.append(1)
     table.append(2)
     at_ms = table.clock.now_ms() - 1
-    create_pin(Table.open(table, clock=table.clock), "q3", ttl_ms=2 * DAY_MS)
+    create_tag(Table.open(table, clock=table.clock), "q3", ttl_ms=2 * DAY_MS)
     lease_id = put_lease(table, at_ms=at_ms, ttl_ms=DAY_MS, clock=table.clock)
     table.merge(full=True)
     table.clock.advance(table.config.data_grace_ms)
@@ -123,15 +123,15 @@ def test_a_dry_run_names_each_guard_with_its_end_and_holder():
     waiting = table.vacuum(dry_run=True).waiting
     assert table.keys() == before
     assert {(w.guard, w.held_by) for w in waiting if "/_log/" in w.path} == {("lease", lease_id)}
-    assert {(w.guard, w.held_by) for w in waiting if "/_data/" in w.path} == {("pin", "q3")}
+    assert {(w.guard, w.held_by) for w in waiting if "/_data/" in w.path} == {("tag", "q3")}
     assert all(w.until_ms is not None for w in waiting)
 
 
 def test_read_holds_has_everything():
     table = SmallTable()
     table.append(1)
-    create_pin(Table.open(table, clock=table.clock), "q3")
+    create_tag(Table.open(table, clock=table.clock), "q3")
     put_lease(table, at_ms=5, ttl_ms=DAY_MS, clock=table.clock)
     view = table.view()
     holds = read_holds(table, view=view, config=table.config)
-    assert [hold.kind for hold in holds.found] == ["lease", "pin"]
+    assert [hold.kind for hold in holds.found] == ["lease", "tag"]

@@ -81,7 +81,7 @@ def test_a_lease_that_vanishes_while_it_is_read_is_gone(table):
         b'{"format":2,"state":"active","at":5,"ttl_ms":5}',
     ],
 )
-def test_j4_a_lease_that_nobody_understands_pins_everything_for_a_while(table, body):
+def test_j4_a_lease_that_nobody_understands_holds_everything_for_a_while(table, body):
     table.store.put(table.paths.hold_key("lease", "0" * 32), body)
     (lease,) = read(table)
     assert lease.at_ms == 0

@@ -2,6 +2,8 @@
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from icedb_log.ingest.pressure import Bounds
+from icedb_log.merge import merge_plan
 from icedb_log.merge.merge_explain import REASONS, explain_merge
 from icedb_log.merge.merge_plan import MergeIndex, MergeLimits, MergeOptions, plan_merge
 from icedb_log.table.table_config import TableConfig
@@ -91,11 +93,13 @@ def test_the_log_is_explained_too():
     assert (explained.log_file_count, explained.log_fan_in, explained.waits) == (4, 3, False)
 
 
-def test_a_long_log_is_said_to_hold_the_run_back():
+def test_a_long_log_is_said_to_hold_the_run_back(monkeypatch):
     markers = [live(f"x{n}", size=TARGET) for n in range(3)]
     gone = [listed(n, marker) for n, marker in enumerate(markers, start=1)]
     kills = [kill(n, 5) for n in range(1, 4)]
     crowd = [*gone, listed(5, *markers, merged=True, kills=kills, size_bytes=10**6)]
     due = listed(9, *(live(f"y{n}", size=1, partition="p=b") for n in range(3)))
-    assert explain(due, *crowd, log_files_slow=6).waits
-    assert not explain(due, *crowd, log_files_slow=8).waits
+    monkeypatch.setattr(merge_plan, "LOG_FILES", Bounds(6, 12))
+    assert explain(due, *crowd).waits
+    monkeypatch.setattr(merge_plan, "LOG_FILES", Bounds(8, 12))
+    assert not explain(due, *crowd).waits

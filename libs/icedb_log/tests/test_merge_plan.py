@@ -6,6 +6,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from icedb_log.ingest.pressure import Bounds
+from icedb_log.merge import merge_plan
 from icedb_log.merge.merge_plan import COLD_LIMITS, HOT_LIMITS, MergeIndex, MergeLimits, MergeOptions, plan_merge
 from icedb_log.model import FileMarker
 from icedb_log.table.table_config import TableConfig
@@ -192,24 +194,27 @@ def test_a_run_is_cut_into_commits():
     assert len(plan(listed(1, *files)).commits) == 1
 
 
-def test_in_a_long_log_a_commit_has_to_replace_as_many_log_files_as_the_fan_in():
+def test_in_a_long_log_a_commit_has_to_replace_as_many_log_files_as_the_fan_in(monkeypatch):
     markers = [live(f"x{number}", size=TARGET) for number in range(4)]
     gone = [listed(10 + number, marker) for number, marker in enumerate(markers)]
     kills = [kill(10 + number, 20) for number in range(4)]
     crowd = [*gone, listed(20, *markers, merged=True, kills=kills, size_bytes=10**6)]
     due = listed(1, *of_sizes(1, 1, 1, 1))
-    assert plan(due, *crowd, log_files_slow=9).is_empty
-    assert len(plan(due, *crowd, log_files_slow=10).groups) == 1
-    assert len(plan(due, *crowd, log_files_slow=9, full=True).groups) == 1
+    monkeypatch.setattr(merge_plan, "LOG_FILES", Bounds(10, 20))
+    assert len(plan(due, *crowd).groups) == 1
+    monkeypatch.setattr(merge_plan, "LOG_FILES", Bounds(9, 20))
+    assert plan(due, *crowd).is_empty
+    assert len(plan(due, *crowd, full=True).groups) == 1
     apart = [listed(number, marker) for number, marker in enumerate(of_sizes(1, 1, 1, 1), start=1)]
-    assert len(plan(*apart, *crowd, log_files_slow=9).groups) == 1
+    assert len(plan(*apart, *crowd).groups) == 1
 
 
-@pytest.mark.parametrize("log_files_slow", [1, 4, 400])
-def test_log_files_that_stay_keep_no_merge_waiting(log_files_slow):
+@pytest.mark.parametrize("slow", [2, 4, 400])
+def test_log_files_that_stay_keep_no_merge_waiting(slow, monkeypatch):
+    monkeypatch.setattr(merge_plan, "LOG_FILES", Bounds(slow, 800))
     stay = [listed(number, live(f"x{number}", size=TARGET), size_bytes=10**number) for number in range(5, 9)]
     due = listed(1, *of_sizes(1, 1, 1, 1))
-    assert len(plan(due, *stay, log_files_slow=log_files_slow).groups) == 1
+    assert len(plan(due, *stay).groups) == 1
 
 
 def test_an_index_that_is_kept_plans_as_a_new_one():

@@ -22,7 +22,7 @@ EXAMPLES = {
     "role": ROLES[0],
     "view": "v",
     "name": "q3",
-    "owner": "pin",
+    "owner": "tag",
     "run": "ab",
     "commit id": "ab",
     "log": "1700000000000_00ab.jsonl",

@@ -26,12 +26,9 @@ from icedb_sim.fakes.scripted_store import Effect, Fault
 from icedb_sim.tables.small_table import SmallTable
 from waiting import LIMIT_S
 
-CONFIG = TableConfig.create(
-    name="t", log_files_slow=100, log_files_stop=200, backlog_files_slow=1000, backlog_files_stop=4000
-)
-STOP = Pressure("stop", 60.0, "812 log files, log_files_stop is 800", 10_000)
-SLOW = Pressure("slow", 3.0, "600 log files, log_files_slow is 500")
-COUNTS = st.integers(min_value=0, max_value=10_000)
+STOP = Pressure("stop", 60.0, "812 log files: batches are refused from 800 on", 10_000)
+SLOW = Pressure("slow", 3.0, "500 log files: flushes come less often from 400 on")
+COUNTS = st.integers(min_value=0, max_value=30_000)
 
 
 @pytest.fixture
@@ -52,39 +49,26 @@ def refusal(gate, table):
     return None
 
 
-def measure(log_files=0, backlog_files=0, config=CONFIG):
-    return measure_pressure(log_files=log_files, backlog_files=backlog_files, config=config)
-
-
-@st.composite
-def configs(draw):
-    log = draw(st.tuples(st.integers(1, 900), st.integers(1, 50)))
-    backlog = draw(st.tuples(st.integers(1, 5000), st.integers(1, 5000)))
-    return TableConfig.create(
-        name="t",
-        log_files_slow=log[0],
-        log_files_stop=sum(log),
-        backlog_files_slow=backlog[0],
-        backlog_files_stop=sum(backlog),
-    )
+def measure(log_files=0, backlog_files=0):
+    return measure_pressure(log_files=log_files, backlog_files=backlog_files)
 
 
 def test_below_the_bounds_there_is_none():
-    assert measure(99, 999) == Pressure()
+    assert measure(399, 4999) == Pressure()
 
 
 @pytest.mark.parametrize(
     ("counts", "level", "stretch"),
     [
-        ((100, 0), "slow", 1.0),
-        ((150, 0), "slow", MAX_STRETCH**0.5),
-        ((199, 3999), "slow", None),
-        ((200, 0), "stop", MAX_STRETCH),
-        ((0, 1000), "slow", 1.0),
-        ((0, 4000), "stop", MAX_STRETCH),
-        ((9_999, 9_999), "stop", MAX_STRETCH),
-        ((100, 4000), "stop", MAX_STRETCH),
-        ((200, 1000), "stop", MAX_STRETCH),
+        ((400, 0), "slow", 1.0),
+        ((600, 0), "slow", MAX_STRETCH**0.5),
+        ((799, 19_999), "slow", None),
+        ((800, 0), "stop", MAX_STRETCH),
+        ((0, 5000), "slow", 1.0),
+        ((0, 20_000), "stop", MAX_STRETCH),
+        ((99_999, 99_999), "stop", MAX_STRETCH),
+        ((400, 20_000), "stop", MAX_STRETCH),
+        ((800, 5000), "stop", MAX_STRETCH),
     ],
 )
 def test_levels_begin_at_their_bounds(counts, level, stretch):
@@ -94,21 +78,21 @@ def test_levels_begin_at_their_bounds(counts, level, stretch):
 
 
 def test_the_reason_names_each_bound_that_was_passed():
-    assert measure(150).reason == "150 log files, log_files_slow is 100"
-    assert measure(250, 2000).reason == (
-        "250 log files, log_files_stop is 200; 2000 data files to merge, backlog_files_slow is 1000"
+    assert measure(500).reason == "500 log files: flushes come less often from 400 on"
+    assert measure(900, 6000).reason == (
+        "900 log files: batches are refused from 800 on; 6000 data files to merge: flushes come less often from 5000 on"
     )
 
 
 def test_only_stop_has_a_retry_time_and_it_grows_to_its_limit():
-    assert measure(199).retry_after_ms == 0
-    assert [measure(count).retry_after_ms for count in (200, 250, 9999)] == [10_000, 12_000, MAX_RETRY_AFTER_MS]
+    assert measure(799).retry_after_ms == 0
+    assert [measure(count).retry_after_ms for count in (800, 1000, 99_999)] == [10_000, 12_000, MAX_RETRY_AFTER_MS]
 
 
-@given(configs(), COUNTS, COUNTS, st.integers(0, 2000), st.integers(0, 2000))
-def test_more_files_never_mean_less_pressure(config, log_files, backlog_files, more_log, more_backlog):
-    less = measure(log_files, backlog_files, config)
-    more = measure(log_files + more_log, backlog_files + more_backlog, config)
+@given(COUNTS, COUNTS, st.integers(0, 2000), st.integers(0, 2000))
+def test_more_files_never_mean_less_pressure(log_files, backlog_files, more_log, more_backlog):
+    less = measure(log_files, backlog_files)
+    more = measure(log_files + more_log, backlog_files + more_backlog)
     assert 1 <= less.stretch <= more.stretch <= MAX_STRETCH
     assert LEVELS.index(less.level) <= LEVELS.index(more.level)
     assert less.retry_after_ms <= more.retry_after_ms
@@ -117,11 +101,10 @@ def test_more_files_never_mean_less_pressure(config, log_files, backlog_files, m
         assert (pressure.retry_after_ms > 0) == (pressure.level == "stop")
 
 
-@given(configs(), COUNTS)
-def test_one_file_more_never_jumps(config, log_files):
-    steps = config.log_files_stop - config.log_files_slow
-    before, after = measure(log_files, config=config), measure(log_files + 1, config=config)
-    assert after.stretch / before.stretch <= MAX_STRETCH ** (1 / steps) * 1.000001
+@given(st.integers(0, 1000))
+def test_one_file_more_never_jumps(log_files):
+    before, after = measure(log_files), measure(log_files + 1)
+    assert after.stretch / before.stretch <= MAX_STRETCH ** (1 / 400) * 1.000001
 
 
 def test_a_table_that_always_commits_settles_below_what_alerts_at_a_light_stretch():
@@ -137,7 +120,7 @@ def test_a_table_that_always_commits_settles_below_what_alerts_at_a_light_stretc
         if now_s >= vacuum_s:
             log = [at_s for at_s in log if at_s >= now_s - config.log_grace_ms / 1000 - 8]
             vacuum_s = now_s + 30
-        pressure = measure(len(log), config=config)
+        pressure = measure(len(log))
         above_500_s += pressure.stretch if len(log) > 500 else 0
         assert pressure.stretch < 5
         stretches.append(pressure.stretch)
@@ -234,7 +217,7 @@ def test_the_gate_refuses_at_stop_and_says_when_to_come_back(table, gate):
     error = refusal(gate, table)
     assert error.retry_after_ms == 10_000
     assert str(error) == (
-        "table t takes no batches just now: 812 log files, log_files_stop is 800. Send the same batch again in 10 s; "
+        "table t takes no batches just now: 812 log files: batches are refused from 800 on. Send the same batch again in 10 s; "
         "if this lasts, its merges or its vacuum do not keep up"
     )
 

@@ -7,7 +7,7 @@ from icedb_log.clean.leftovers import sweep_leftovers
 from icedb_log.clean.publication_ending import count_withdrawn, retire_idle, withdraw_publications
 from icedb_log.holds.erasures import create_erasure
 from icedb_log.holds.guards import EVERY_STATE_MS
-from icedb_log.holds.pins import PENDING_TTL_MS
+from icedb_log.holds.tags import PENDING_TTL_MS
 from icedb_log.keys import PublicationName, parse_publication_key, publication_id_of
 from icedb_log.publish.head import (
     Head,

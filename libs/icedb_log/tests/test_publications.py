@@ -2,7 +2,7 @@
 
 import pytest
 from icedb_log.errors import CommitConflict, CommitOutcomeUnknown, CorruptLog, NotFound, Unavailable
-from icedb_log.holds.pins import unpin
+from icedb_log.holds.tags import delete_tag
 from icedb_log.keys import parse_publication_key, publication_id_of
 from icedb_log.log.fold import LONGEST_COMMIT_MS
 from icedb_log.publish.head import read_head, read_publication
@@ -12,7 +12,7 @@ from icedb_log.store.store_clock import MAX_STORE_GAP_MS
 from icedb_sim.fakes.scripted_store import Effect, Fault
 from icedb_sim.tables.json_publications import JsonPublications, read_published
 from icedb_sim.tables.small_table import SmallTable
-from icedb_sim.tables.table_steps import drop, make_table, pin
+from icedb_sim.tables.table_steps import drop, make_table, tag
 
 HOUR_MS = 60 * 60 * 1000
 HEAD = "/head.json"
@@ -69,7 +69,7 @@ def test_p1_asking_twice_writes_once(table):
     calls = len(table.store.calls)
     assert published(table) == made
     assert len(writes(table)) == before
-    assert len(table.store.calls) - calls <= 6  # table.json twice (opened, renewed), head, log, pins
+    assert len(table.store.calls) - calls <= 6  # table.json twice (opened, renewed), head, log, tags
 
 
 def test_p1_what_was_published_never_changes_and_is_gone_on_from(table):
@@ -105,16 +105,16 @@ def test_what_the_janitor_took_from_the_log_makes_no_publication():
     assert published(table) == made
 
 
-def test_a_pin_makes_a_publication_and_its_end_another(table):
+def test_a_tag_makes_a_publication_and_its_end_another(table):
     writer = JsonPublications()
     published(table, writer)
-    pin(table)
+    tag(table)
     published(table, writer)
-    assert [[each.name for each in draft.pins] for draft in writer.drafts] == [[], ["q3"]]
+    assert [[each.name for each in draft.tags] for draft in writer.drafts] == [[], ["q3"]]
     assert writer.drafts[1].steps == ()
-    unpin(table, "q3")
+    delete_tag(table, "q3")
     published(table, writer)
-    assert writer.drafts[2].pins == ()
+    assert writer.drafts[2].tags == ()
 
 
 def test_a_writer_that_would_write_something_else_begins_from_nothing_in_the_same_chain(table):
@@ -168,15 +168,15 @@ def test_j4_one_that_is_asked_for_all_the_time_is_renewed_and_lets_go_what_died(
     assert read_published(table.store, again)[-1] == read_published(table.store, made)[-1]
 
 
-def test_a_pin_that_ends_by_itself_makes_a_publication(table):
+def test_a_tag_that_ends_by_itself_makes_a_publication(table):
     writer = JsonPublications()
-    pin(table, ttl_ms=60_000)
-    assert published(table, writer).pins_end_ms is not None
+    tag(table, ttl_ms=60_000)
+    assert published(table, writer).tags_end_ms is not None
     table.clock.advance(59_000)
     published(table, writer)
     table.clock.advance(1000)
-    assert published(table, writer).pins_end_ms is None
-    assert [[each.name for each in draft.pins] for draft in writer.drafts] == [["q3"], []]
+    assert published(table, writer).tags_end_ms is None
+    assert [[each.name for each in draft.tags] for draft in writer.drafts] == [["q3"], []]
 
 
 # -- faults

@@ -5,7 +5,7 @@ from icedb_log.clean.deletion import AuditLog, read_audit
 from icedb_log.commit.table import Table
 from icedb_log.errors import CorruptLog, Fenced, InvalidRequest, NotFound, Unavailable
 from icedb_log.holds.erasures import Erasure, encode_erasure
-from icedb_log.holds.pins import create_pin, read_pinned, unpin
+from icedb_log.holds.tags import create_tag, delete_tag, read_tagged
 from icedb_log.store.object_store import list_all
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
 from icedb_log.store.table_store import TableStore
@@ -65,18 +65,18 @@ def test_t3_it_waits_for_whoever_needs_the_table(hold):
         assert purge(table).state == "purged"
 
 
-def test_t3_pins_keep_a_table_from_being_purged_and_can_be_ended_in_the_trash(table):
-    create_pin(Table.open(table, clock=table.clock), "q3")
-    with pytest.raises(InvalidRequest, match=r"is pinned .q3.: `icedb tag delete t q3` first"):
+def test_t3_tags_keep_a_table_from_being_purged_and_can_be_ended_in_the_trash(table):
+    create_tag(Table.open(table, clock=table.clock), "q3")
+    with pytest.raises(InvalidRequest, match=r"is tagged .q3.: `icedb tag delete t q3` first"):
         drop(table, force=True)
     drop(table)
-    with pytest.raises(InvalidRequest, match="is pinned"):
+    with pytest.raises(InvalidRequest, match="is tagged"):
         drop(table, force=True)
     table.clock.advance(KEEP_MS)
     assert [claim.name for claim in purge(table).waits_for] == ["q3"]
     assert read_kept_config(table).name == "t"
-    unpin(table, "q3")
-    assert [claim.kind for claim in purge(table).waits_for] == ["pin"], "somebody may be reading at it"
+    delete_tag(table, "q3")
+    assert [claim.kind for claim in purge(table).waits_for] == ["tag"], "somebody may be reading at it"
     table.clock.advance(table.config.data_grace_ms + MAX_STORE_GAP_MS)
     assert purge(table).state == "purged"
     with pytest.raises(NotFound):
@@ -93,16 +93,16 @@ def test_t3_it_does_not_begin_where_the_stores_clock_tells_no_ages(table):
     assert mark_of(table).state == "trash"
 
 
-def test_t3_a_pin_that_is_made_while_a_table_is_dropped_by_force_holds_or_is_refused(table):
-    def make_pin():
-        create_pin(Table.open(table, clock=table.clock), "q3")
+def test_t3_a_tag_that_is_made_while_a_table_is_dropped_by_force_holds_or_is_refused(table):
+    def make_tag():
+        create_tag(Table.open(table, clock=table.clock), "q3")
 
-    table.store.script = [Fault("put_if_match", None, "table.json", before=make_pin)]
+    table.store.script = [Fault("put_if_match", None, "table.json", before=make_tag)]
     with pytest.raises(InvalidRequest, match="It is in the trash by now"):
         drop(table, force=True)
     assert purge(table).state == "kept"
     undrop_table(table, clock=table.clock)
-    assert read_pinned(table, "q3")[0].name == "q3"
+    assert read_tagged(table, "q3")[0].name == "q3"
 
 
 def test_force_goes_past_the_trash_and_past_leases(table):

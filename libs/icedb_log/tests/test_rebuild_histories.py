@@ -8,7 +8,7 @@ from itertools import count
 import pytest
 from icedb_log.commit.table import Table
 from icedb_log.errors import IceDBError
-from icedb_log.holds.pins import create_pin
+from icedb_log.holds.tags import create_tag
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
 from icedb_sim.tables.row_files import read_rows
 from icedb_sim.tables.small_table import SmallTable
@@ -21,17 +21,17 @@ AGES = ("1", "500", "15000", "61000", "210000")
 class History:
     """A table to which random things happen. What would make a rebuild unsure is counted."""
 
-    def __init__(self, seed, *, with_crashes, with_removals, with_pins):
+    def __init__(self, seed, *, with_crashes, with_removals, with_tags):
         self.dice = random.Random(seed)
         self.table = SmallTable(has_footers=True)
         self.numbers = count(1)
-        self.options = (with_crashes, with_removals, with_pins)
+        self.options = (with_crashes, with_removals, with_tags)
 
     def run(self):
-        crashes, removals, pins = self.options
+        crashes, removals, tags = self.options
         steps = [self.append] * 8 + [self.merge] * 5 + [self.delete, self.vacuum, self.vacuum, self.wait, self.wait]
         steps += [self.crash] * (4 if crashes else 0) + [self.drop] * (2 if removals else 0)
-        steps += [self.pin] * (1 if pins else 0)
+        steps += [self.tag] * (1 if tags else 0)
         for _ in range(STEPS):
             with contextlib.suppress(IceDBError, Crash):
                 self.dice.choice(steps)()
@@ -62,10 +62,10 @@ class History:
     def wait(self):
         self.table.clock.advance(int(self.dice.choice(AGES)))
 
-    def pin(self):
+    def tag(self):
         """Keep what is live now, but not what will replace it."""
         name = f"p{self.table.clock.now_ms()}"
-        create_pin(Table.open(self.table, clock=self.table.clock, reader=self.table.reader()), name)
+        create_tag(Table.open(self.table, clock=self.table.clock, reader=self.table.reader()), name)
 
     def crash(self):
         effect = self.dice.choice((Effect.CRASH_BEFORE, Effect.CRASH_AFTER, Effect.DROP))
@@ -105,10 +105,10 @@ def leave_what_was_dead(table, live):
 @pytest.mark.parametrize("how", ["all", "some"])
 @pytest.mark.parametrize("with_crashes", [False, True])
 @pytest.mark.parametrize("with_removals", [False, True])
-@pytest.mark.parametrize("with_pins", [False, True])
-def test_who_knows_what_was_live_gets_exactly_that(how, with_crashes, with_removals, with_pins):
+@pytest.mark.parametrize("with_tags", [False, True])
+def test_who_knows_what_was_live_gets_exactly_that(how, with_crashes, with_removals, with_tags):
     for seed in range(SEEDS):
-        options = {"with_crashes": with_crashes, "with_removals": with_removals, "with_pins": with_pins}
+        options = {"with_crashes": with_crashes, "with_removals": with_removals, "with_tags": with_tags}
         history = History(f"{seed}/{options}", **options)
         table = history.run()
         truth = Counter(table.ids())

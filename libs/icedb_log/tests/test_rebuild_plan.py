@@ -7,7 +7,7 @@ from icedb_log.commit.fence import FENCE_LOOK_MS
 from icedb_log.commit.table import Table
 from icedb_log.errors import InvalidRequest, SchemaConflict, Unavailable
 from icedb_log.feed.feeds import FeedLimits
-from icedb_log.holds.pins import create_pin
+from icedb_log.holds.tags import create_tag
 from icedb_log.keys import ROLES
 from icedb_log.table.table_config import PartitionField
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
@@ -209,26 +209,26 @@ def test_files_of_others_are_listed_as_such_and_their_inputs_count_for_nothing()
 # -- what else is known of a candidate
 
 
-def test_fences_pins_and_imports_are_said_of_a_candidate():
+def test_fences_tags_and_imports_are_said_of_a_candidate():
     table = make_merged_table(ImportTable)
-    create_pin(Table.open(table, clock=table.clock, reader=table.reader()), "keep")
+    create_tag(Table.open(table, clock=table.clock, reader=table.reader()), "keep")
     table.put_source("one", 10, 11)
     table.run_import()
     table.append(12)
     lose_log(table)
     found = {each.row_count: (each.kind, each.mark) for each in look(table).candidates}
-    assert found[2] in {("flush", "pinned"), ("foreign", "imported")}
-    assert {mark for _, mark in found.values()} == {"pinned", "landed"}
+    assert found[2] in {("flush", "tagged"), ("foreign", "imported")}
+    assert {mark for _, mark in found.values()} == {"tagged", "landed"}
     assert table.rebuild(take=ALL).has_committed
     assert table.ids() == [1, 2, 3, 4, 5, 6, 7, 10, 11, 12]
     assert table.run_import().imported_before_count == 1
 
 
-def test_a_pinned_file_that_was_replaced_long_ago_is_marked():
+def test_a_tagged_file_that_was_replaced_long_ago_is_marked():
     """What replaced it was replaced itself and vacuumed: no footer names it any more, and its rows are elsewhere."""
     table = SmallTable(has_footers=True)
     table.append(1, 2, p="a")
-    create_pin(Table.open(table, clock=table.clock, reader=table.reader()), "keep")
+    create_tag(Table.open(table, clock=table.clock, reader=table.reader()), "keep")
     table.append(3, p="a")
     table.merge(full=True)
     for number in (4, 5):
@@ -241,9 +241,9 @@ def test_a_pinned_file_that_was_replaced_long_ago_is_marked():
     lose_log(table)
     table.store.delete([table.paths.fence_key(role) for role in ROLES])
     found = {(each.row_count, each.mark) for each in look(table).candidates}
-    assert found == {(2, "pinned"), (5, "")}
-    pinned = next(each for each in look(table).candidates if each.mark)
-    table.rebuild(take=ALL, leave=(pinned.commit_id,))
+    assert found == {(2, "tagged"), (5, "")}
+    tagged = next(each for each in look(table).candidates if each.mark)
+    table.rebuild(take=ALL, leave=(tagged.commit_id,))
     assert table.ids() == [1, 2, 3, 4, 5]
 
 

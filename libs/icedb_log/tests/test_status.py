@@ -2,6 +2,8 @@
 
 import pytest
 from icedb_log.errors import NotFound
+from icedb_log.ingest import pressure
+from icedb_log.ingest.pressure import Bounds
 from icedb_log.keys import TablePaths
 from icedb_sim.tables.small_table import SmallTable
 
@@ -107,20 +109,22 @@ def test_what_is_staged_has_a_size_and_an_age(table):
     assert status.staged_lag_ms == 5_002
 
 
-def test_pressure_follows_from_the_same_figures():
-    table = SmallTable(merge_fan_in=3, log_files_slow=3, log_files_stop=9, backlog_files_slow=3, backlog_files_stop=4)
+def test_pressure_follows_from_the_same_figures(monkeypatch):
+    monkeypatch.setattr(pressure, "LOG_FILES", Bounds(3, 9))
+    monkeypatch.setattr(pressure, "BACKLOG_FILES", Bounds(3, 4))
+    table = SmallTable(merge_fan_in=3)
     for number in range(2):
         table.append(number)
     assert table.status().pressure.level == "none"
     table.append(2)
     assert table.status().pressure.reason == (
-        "3 log files, log_files_slow is 3; 3 data files to merge, backlog_files_slow is 3"
+        "3 log files: flushes come less often from 3 on; 3 data files to merge: flushes come less often from 3 on"
     )
     table.append(3)
-    pressure = table.status().pressure
-    assert (pressure.level, pressure.retry_after_ms) == ("stop", 10_000)
+    stop = table.status().pressure
+    assert (stop.level, stop.retry_after_ms) == ("stop", 10_000)
     table.merge()
-    assert table.status().pressure.reason == "5 log files, log_files_slow is 3"
+    assert table.status().pressure.reason == "5 log files: flushes come less often from 3 on"
 
 
 def test_a_table_that_does_not_exist_is_not_found(table):

@@ -59,8 +59,6 @@ def test_a_grace_period_only_grows(table, field):
     [
         ({"evolution": "any"}, "evolution"),
         ({"evolution": "strict"}, "declare"),
-        ({"log_files_slow": 900}, "log_files_slow < log_files_stop"),
-        ({"backlog_files_stop": 10}, "backlog_files_slow"),
         ({"merge_fan_in": 1}, "merge_fan_in"),
         ({"declared": {"x": "INT"}}, "'INT' is unknown"),
         ({"nonsense": 1}, "nonsense"),

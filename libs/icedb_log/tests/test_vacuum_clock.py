@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from icedb_log.clean.vacuum import VacuumCaches, vacuum_table
 from icedb_log.commit.table import Table
 from icedb_log.errors import Unavailable, UnsupportedFormat
-from icedb_log.holds.pins import create_pin
+from icedb_log.holds.tags import create_tag
 from icedb_log.store.store_clock import MAX_HOST_GAP_MS, SteadyTime
 from icedb_sim.fakes.fake_clock import DEFAULT_START_MS
 from icedb_sim.fakes.memory_store import MemoryObjectStore
@@ -186,11 +186,11 @@ def test_leases_hold_through_a_jump(table):
     assert janitor.vacuum()[:2] == (0, 0)
 
 
-def test_pins_hold_through_a_jump():
+def test_tags_hold_through_a_jump():
     table = make_table()
     table.append(1)
     table.append(2)
-    create_pin(Table.open(table, clock=table.clock), "month", ttl_ms=MINUTE_MS)
+    create_tag(Table.open(table, clock=table.clock), "month", ttl_ms=MINUTE_MS)
     table.merge()
     table.clock.advance(table.config.data_grace_ms)
     janitor = Janitor(table)

@@ -29,5 +29,5 @@ def test_what_cannot_be_the_name_of_a_table_does_not_travel_as_one(name):
 
 
 def test_other_errors_keep_their_kind():
-    assert type(travel(NotFound("no such pin"))) is NotFound
+    assert type(travel(NotFound("no such tag"))) is NotFound
     assert travel(Overloaded("wait", retry_after_ms=1234)).retry_after_ms == 1234

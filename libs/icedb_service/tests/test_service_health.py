@@ -5,7 +5,7 @@ from celery import Celery
 from icedb_log.errors import Unavailable
 from icedb_log.names import MERGE_SWEEP
 from icedb_log.results import Work
-from icedb_service.metrics import WorkerMetrics
+from icedb_service.metrics import SparkWorkerMetrics
 from icedb_service.settings import ServiceSettings
 from icedb_service.worker import WorkerContext
 from icedb_sim.fakes.fake_clock import FakeClock
@@ -26,7 +26,7 @@ class FakeEngine:
 def make(tmp_path):
     def make(open_engine, **options):
         settings = ServiceSettings(store=tmp_path.as_uri())
-        metrics = WorkerMetrics("merge", package="icedb-service", tasks=(MERGE_SWEEP,))
+        metrics = SparkWorkerMetrics("merge", package="icedb-service", tasks=(MERGE_SWEEP,))
         return WorkerContext(
             settings, app=Celery("t"), metrics=metrics, open_engine=open_engine, clock=FakeClock(), **options
         )

@@ -4,15 +4,15 @@ from dataclasses import replace
 
 from icedb_log.clean.vacuum import VacuumCaches, vacuum_table
 from icedb_log.commit.table import Table
-from icedb_log.holds.pins import create_pin
+from icedb_log.holds.tags import create_tag
 from icedb_service.readers import LEAST_BYTES, LogReaders
 from icedb_sim.tables.small_table import SmallTable
 
 
-def test_a_vacuum_fetches_log_files_and_pins_once():
+def test_a_vacuum_fetches_log_files_and_tags_once():
     table = SmallTable()
     table.append(1)
-    create_pin(Table.open(table, clock=table.clock), "q3")
+    create_tag(Table.open(table, clock=table.clock), "q3")
     readers = LogReaders(table.clock)
 
     def fetched():
@@ -22,13 +22,13 @@ def test_a_vacuum_fetches_log_files_and_pins_once():
             Table.open(table, clock=table.clock, reader=reader),
             caches=VacuumCaches(holds=readers.holds_of(table.paths)),
         )
-        return [key for key in table.store.keys_of("get") if "/_log/" in key or "/holds/pin." in key]
+        return [key for key in table.store.keys_of("get") if "/_log/" in key or "/holds/tag." in key]
 
     assert len(fetched()) == 2
     assert fetched() == []
 
 
-def test_pins_of_a_table_that_is_not_kept_are_read_anew():
+def test_tags_of_a_table_that_is_not_kept_are_read_anew():
     readers = LogReaders(SmallTable().clock, max_bytes=LEAST_BYTES)
     first, second = SmallTable(), SmallTable(name="u")
     readers.of_table(first)

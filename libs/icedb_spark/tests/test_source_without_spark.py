@@ -210,7 +210,7 @@ def test_a_schema_of_the_users_is_refused(table):
         ({"partitions": "{"}, "not JSON"),
         ({"asOf": "yesterday"}, "not a time"),
         ({"asOf": "2200-01-01"}, "future"),
-        ({"asOf": "2026-01-01", "pin": "p"}, "own time"),
+        ({"asOf": "2026-01-01", "tag": "p"}, "own time"),
         ({"lease": "long"}, "not a duration"),
         ({"splitBytes": "0"}, "not a size"),
         ({"where": " "}, "is empty"),

@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class GetSnapshotRequest(_message.Message):
-    __slots__ = ("table", "as_of_ms", "partition_filters", "max_staleness_ms", "where", "min_commit", "presign_ms", "pin", "columnar", "with_bounds", "since_snapshot_id")
+    __slots__ = ("table", "as_of_ms", "partition_filters", "max_staleness_ms", "where", "min_commit", "presign_ms", "tag", "columnar", "with_bounds", "since_snapshot_id")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     AS_OF_MS_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FILTERS_FIELD_NUMBER: _ClassVar[int]
@@ -16,7 +16,7 @@ class GetSnapshotRequest(_message.Message):
     WHERE_FIELD_NUMBER: _ClassVar[int]
     MIN_COMMIT_FIELD_NUMBER: _ClassVar[int]
     PRESIGN_MS_FIELD_NUMBER: _ClassVar[int]
-    PIN_FIELD_NUMBER: _ClassVar[int]
+    TAG_FIELD_NUMBER: _ClassVar[int]
     COLUMNAR_FIELD_NUMBER: _ClassVar[int]
     WITH_BOUNDS_FIELD_NUMBER: _ClassVar[int]
     SINCE_SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -27,11 +27,11 @@ class GetSnapshotRequest(_message.Message):
     where: str
     min_commit: str
     presign_ms: int
-    pin: str
+    tag: str
     columnar: bool
     with_bounds: bool
     since_snapshot_id: str
-    def __init__(self, table: _Optional[str] = ..., as_of_ms: _Optional[int] = ..., partition_filters: _Optional[_Iterable[_Union[PartitionFilter, _Mapping]]] = ..., max_staleness_ms: _Optional[int] = ..., where: _Optional[str] = ..., min_commit: _Optional[str] = ..., presign_ms: _Optional[int] = ..., pin: _Optional[str] = ..., columnar: _Optional[bool] = ..., with_bounds: _Optional[bool] = ..., since_snapshot_id: _Optional[str] = ...) -> None: ...
+    def __init__(self, table: _Optional[str] = ..., as_of_ms: _Optional[int] = ..., partition_filters: _Optional[_Iterable[_Union[PartitionFilter, _Mapping]]] = ..., max_staleness_ms: _Optional[int] = ..., where: _Optional[str] = ..., min_commit: _Optional[str] = ..., presign_ms: _Optional[int] = ..., tag: _Optional[str] = ..., columnar: _Optional[bool] = ..., with_bounds: _Optional[bool] = ..., since_snapshot_id: _Optional[str] = ...) -> None: ...
 
 class PartitionFilter(_message.Message):
     __slots__ = ("field", "equals", "any_of", "range", "is_null", "glob")

@@ -10,7 +10,7 @@ from icedb_console.actions import ACTIONS
 from icedb_console.sessions import FORM_COOKIE, FORM_FIELD, SESSION_COOKIE
 from icedb_log.clock import SystemClock
 from icedb_log.holds.leases import acquire_lease, read_leases
-from icedb_log.holds.pins import create_pin, find_lasting, list_pins
+from icedb_log.holds.tags import create_tag, find_lasting, list_tags
 from icedb_log.ingest.quarantine import list_quarantined
 from icedb_sim.rigs.access_rig import token_entry
 from icedb_sim.rigs.console_rig import ERASER, KEEPER, READER, STRANGER, open_console
@@ -150,17 +150,17 @@ def test_no_browser_is_given_what_it_would_not_keep(table, tmp_path, token):
         pytest.param({FORM_FIELD: ""}, {}, {FORM_COOKIE: ""}, id="no cookie"),
     ],
 )
-@pytest.mark.parametrize("path", ["/query", "/tables/t/do/unpin", "/sign-in", "/sign-out"])
+@pytest.mark.parametrize("path", ["/query", "/tables/t/do/delete_tag", "/sign-in", "/sign-out"])
 def test_a_form_from_elsewhere_does_nothing(table, path, fields, headers, cookies):
     async def work():
         async with open_console(table) as rig:
             table.append(1)
-            create_pin(table.opened(), "q3")
+            create_tag(table.opened(), "q3")
             browser = rig.browser()
             browser.cookies.update(cookies)
             given = {"what": "q3", "sql": "select 1", **fields}
             assert (await browser.post(path, given, **headers)).status == 403
-            assert find_lasting(list_pins(table))
+            assert find_lasting(list_tags(table))
 
     run(work)
 
@@ -179,18 +179,18 @@ def test_asking_does_nothing_and_confirming_does(table):
     async def work():
         async with open_console(table) as rig:
             table.append(1)
-            create_pin(table.opened(), "q3")
+            create_tag(table.opened(), "q3")
             lease = acquire_lease(table.opened(), ttl_ms=60_000)
             browser = rig.browser()
-            asked = await browser.get("/tables/t/do/unpin?what=q3")
-            assert "End pin q3 of table t?" in asked.text
-            assert find_lasting(list_pins(table))
-            done = await browser.post("/tables/t/do/unpin", {"what": "q3"})
-            assert (done.status, "Done: pin q3 has ended" in done.text) == (200, True)
-            assert not find_lasting(list_pins(table))
+            asked = await browser.get("/tables/t/do/delete_tag?what=q3")
+            assert "End tag q3 of table t?" in asked.text
+            assert find_lasting(list_tags(table))
+            done = await browser.post("/tables/t/do/delete_tag", {"what": "q3"})
+            assert (done.status, "Done: tag q3 has ended" in done.text) == (200, True)
+            assert not find_lasting(list_tags(table))
             assert (await browser.post("/tables/t/do/release", {"what": lease.lease_id})).status == 200
             assert read_leases(table) == ()
-            assert (await browser.post("/tables/t/do/unpin")).status == 409
+            assert (await browser.post("/tables/t/do/delete_tag")).status == 409
 
     run(work)
 
@@ -256,7 +256,7 @@ def test_workers_are_woken_by_the_tasks_that_the_command_wakes(table):
 def test_an_action_is_not_done_where_the_table_is_not(table):
     async def work():
         async with open_console(table) as rig:
-            answer = await rig.browser().post("/tables/nothing/do/unpin", {"what": "q3"})
+            answer = await rig.browser().post("/tables/nothing/do/delete_tag", {"what": "q3"})
             assert answer.status == 409
             assert (await rig.browser().get("/tables/t/do/nonsense")).status == 404
 

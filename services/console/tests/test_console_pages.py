@@ -12,7 +12,7 @@ from icedb_log.changes.table_changes import alter_table_config
 from icedb_log.commit.fence import acquire_fence
 from icedb_log.errors import HaltError, Unavailable
 from icedb_log.holds.leases import acquire_lease
-from icedb_log.holds.pins import create_pin
+from icedb_log.holds.tags import create_tag
 from icedb_log.names import COMMAND_QUEUES, QUEUES
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.stored_config import create_table
@@ -108,7 +108,7 @@ def test_a_tables_page_tells_what_it_did_what_waits_and_why(table):
             for number in range(4):
                 table.append(number, p="a")
             lease = acquire_lease(table.opened(), ttl_ms=600_000, holder="analyst")
-            create_pin(table.opened(), "q3", note="third quarter")
+            create_tag(table.opened(), "q3", note="third quarter")
             table.merge(full=True)
             table.clock.advance(120_000)
             table.append(9, p="b")
@@ -252,14 +252,14 @@ def test_what_of_a_table_cannot_be_read_hides_nothing_else_and_no_view_is_named_
         on_halt("secret_view", HaltError("its log is torn"))
         return ()
 
-    monkeypatch.setattr("icedb_log.serving.statuses.list_pins", fail)
+    monkeypatch.setattr("icedb_log.serving.statuses.list_tags", fail)
     monkeypatch.setattr("icedb_log.serving.statuses.list_view_lags", halt)
 
     async def work():
         async with open_console(table, folder=tmp_path) as rig:
             table.append(1, p="a")
             reader = await rig.browser(READER).get("/tables/t")
-            assert (reader.status, "pins: no answer" in reader.text, "p=a" in reader.text) == (200, True, True)
+            assert (reader.status, "tags: no answer" in reader.text, "p=a" in reader.text) == (200, True, True)
             assert "secret_view" not in reader.text
         async with open_console(table) as rig:
             assert "view secret_view: its log is torn" in (await rig.browser().get("/tables/t")).text
@@ -331,7 +331,7 @@ def test_no_name_or_value_is_ever_more_than_text():
             table.append(2, p="javascript:alert(1)")
             table.stage_bytes(f'{{"{EVIL}": "\\"><img src=//evil.test>"}}'.encode())
             table.flush()
-            create_pin(table.opened(), "q3", note=f'"><b onclick="x">{EVIL}')
+            create_tag(table.opened(), "q3", note=f'"><b onclick="x">{EVIL}')
             acquire_lease(table.opened(), ttl_ms=600_000, holder=f"{EVIL}")
             await read_all(rig)
             browser = rig.browser()
@@ -340,7 +340,7 @@ def test_no_name_or_value_is_ever_more_than_text():
             assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page.text
             for path in (
                 "/", "/tables/t", "/workers", "/query?table=%3Cscript%3E", f"/?q={EVIL}&sort={EVIL}",
-                f"/query?sql={EVIL}", f"/tables/{EVIL}", f"/tables/t/do/{EVIL}", f"/tables/t/do/unpin?what={EVIL}",
+                f"/query?sql={EVIL}", f"/tables/{EVIL}", f"/tables/t/do/{EVIL}", f"/tables/t/do/delete_tag?what={EVIL}",
                 f"/tables/t/quarantine/{EVIL}", f"/{EVIL}", "/sign-in",
             ):  # fmt: skip
                 check_page((await browser.get(path)).text)
@@ -454,12 +454,16 @@ async def first_event(rig, path):
 @pytest.mark.parametrize(
     ("most", "method", "path", "what"),
     [
-        ({"console_max_streams": 2}, "GET", "/live?table=t", "pages that are kept up to date"),
+        ({}, "GET", "/live?table=t", "pages that are kept up to date"),
         ({"http_max_connections": 2}, "POST", "/v1/query", "requests"),
         ({"http_max_connections": 2}, "GET", "/", "requests"),
     ],
 )
-def test_one_who_looks_leaves_half_of_the_streams_and_requests_to_others(table, tmp_path, most, method, path, what):
+def test_one_who_looks_leaves_half_of_the_streams_and_requests_to_others(
+    table, tmp_path, monkeypatch, most, method, path, what
+):
+    monkeypatch.setattr("icedb_console.sessions.MAX_STREAMS", 2)
+
     async def work():
         async with open_console(table, folder=tmp_path, **most) as rig:
             left, begun = asyncio.Event(), asyncio.Event()
@@ -572,9 +576,10 @@ def test_an_empty_console_says_whether_it_still_reads(table):
 
 def test_streams_end_when_the_console_stops_and_are_bounded(table, monkeypatch):
     monkeypatch.setattr("icedb_console.pages.LOOK_S", 0.01)
+    monkeypatch.setattr("icedb_console.pages.MAX_STREAMS", 1)
 
     async def work():
-        async with open_console(table, console_max_streams=1) as rig:
+        async with open_console(table) as rig:
             first = asyncio.create_task(rig.browser().get("/live"))
             await until(lambda: rig.parts.metrics.streams._value.get() == 1)
             assert (await rig.browser().get("/live")).status == 429

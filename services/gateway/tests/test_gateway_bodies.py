@@ -14,7 +14,6 @@ from icedb_sim.fakes.scripted_store import Fault, ScriptedStore
 SETTINGS = SimpleNamespace(
     part_bytes=4,
     gateway_max_bodies=1,
-    gateway_body_wait_ms=60_000,
     read_wait_ms=60_000,
     gateway_send_timeout_ms=60_000,
     read_threads=2,

@@ -1,4 +1,4 @@
-"""What the gateway keeps in memory: snapshots that tokens name, and pins."""
+"""What the gateway keeps in memory: snapshots that tokens name, and tags."""
 
 import asyncio
 from types import SimpleNamespace
@@ -8,7 +8,7 @@ from icedb_gateway import views
 from icedb_gateway.listing import SnapshotName, TableRef
 from icedb_gateway.requests import GatewayParts
 from icedb_gateway.settings import GatewaySettings
-from icedb_gateway.views import PIN_AGE_MS, TableViews, make_kept
+from icedb_gateway.views import TAG_AGE_MS, TableViews, make_kept
 from icedb_log.warehouse import Warehouse
 from icedb_sim.fakes.fake_clock import FakeClock
 from icedb_sim.fakes.memory_store import MemoryObjectStore
@@ -41,9 +41,9 @@ def test_with_no_room_the_newest_is_kept_alone(max_files):
     assert [kept.get(name_of(number)) is not None for number in (1, 2)] == [False, True]
 
 
-def test_a_pin_is_believed_for_a_while_and_looked_at_again(monkeypatch):
+def test_a_tag_is_believed_for_a_while_and_looked_at_again(monkeypatch):
     clock, looks = FakeClock(), []
-    monkeypatch.setattr(views, "read_pinned", lambda _table, name: (None, looks.append(name) or len(looks)))
+    monkeypatch.setattr(views, "read_tagged", lambda _table, name: (None, looks.append(name) or len(looks)))
 
     async def run_blocking(_table, function):
         return function()
@@ -51,10 +51,10 @@ def test_a_pin_is_believed_for_a_while_and_looked_at_again(monkeypatch):
     warehouse, settings = Warehouse(MemoryObjectStore(clock.now_ms)), GatewaySettings(store="file:///unused")
     reads = SimpleNamespace(work=SimpleNamespace(run_blocking=run_blocking))
     found = TableViews(GatewayParts(warehouse, settings, None, clock, None, reads, None))
-    ref = TableRef("events", pin="eom")
-    ask = lambda: asyncio.run(found._pinned(ref))  # noqa: E731
+    ref = TableRef("events", tag="eom")
+    ask = lambda: asyncio.run(found._tagged(ref))  # noqa: E731
     assert (ask(), ask()) == (1, 1)
-    clock.advance(PIN_AGE_MS - 1)
+    clock.advance(TAG_AGE_MS - 1)
     assert ask() == 1
     clock.advance(2)
     assert ask() == 2

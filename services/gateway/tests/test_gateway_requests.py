@@ -144,7 +144,7 @@ def test_a_marker_sorts_right_behind_its_key():
         ("events", TableRef("events")),
         ("events@1767312000000", TableRef("events", as_of_ms=1_767_312_000_000)),
         ("events@0", TableRef("events", as_of_ms=0)),
-        ("events@pin-end-of_2025", TableRef("events", pin="end-of_2025")),
+        ("events@tag-end-of_2025", TableRef("events", tag="end-of_2025")),
     ],
 )
 def test_refs(text, ref):
@@ -153,7 +153,7 @@ def test_refs(text, ref):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "Events", "_log", "events@", "events@01", "events@99999999999999", "events@pin-", "events@pin-A",
+    "text", ["", "Events", "_log", "events@", "events@01", "events@99999999999999", "events@tag-", "events@tag-A",
              "events@x", "events@1@2", "../events", "events ", "events@-1", "events@१"]
 )  # fmt: skip
 def test_refs_that_are_none(text):

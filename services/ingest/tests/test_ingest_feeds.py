@@ -89,7 +89,8 @@ def test_many_commits_are_fed_in_one(context):
 
 def test_what_is_left_after_the_last_round_wakes_the_feed_again(context, monkeypatch):
     make_view(context)
-    tasks = make_tasks(context, flush_max_rounds=2)
+    tasks = make_tasks(context)
+    monkeypatch.setattr("icedb_ingest.feeds.MAX_ROUNDS", 2)
     monkeypatch.setattr("icedb_log.feed.feeds.FeedLimits.__init__.__defaults__", (1, 1, 1))
     for number in range(3):
         append(context, tasks, number)

@@ -1,6 +1,7 @@
 """Back-pressure of the ingest worker: there and back, and never in the way of other work."""
 
 import pytest
+from icedb_ingest import pressure_watch
 from icedb_ingest.metrics import IngestMetrics
 from icedb_ingest.pressure_watch import PressureWatch
 from icedb_ingest.settings import IngestSettings
@@ -9,26 +10,27 @@ from icedb_log.clean.vacuum import vacuum_table
 from icedb_log.commit.invariants import MAX_LOG_FILES
 from icedb_log.commit.table import Table
 from icedb_log.errors import Overloaded
+from icedb_log.ingest import pressure
 from icedb_log.ingest.pressure import (
     PRESSURE_TTL_MS,
+    Bounds,
     Pressure,
     PressureGate,
     publish_pressure,
     read_pressure,
 )
 from icedb_log.ingest.staging import list_staged
-from icedb_log.log.codec import encode_log_file
 from icedb_log.merge.merge import merge_table
 from icedb_log.merge.merge_plan import MergeOptions
-from icedb_log.model import LogFile
 from icedb_log.names import INGEST_FLUSH, MERGE_MERGE
 from icedb_log.store.object_store import list_all
 from icedb_log.store.table_store import TableStore
 from icedb_log.warehouse import Warehouse
 from icedb_sim.fakes.scripted_store import Effect, Fault, ScriptedStore
 from icedb_sim.rigs.task_context import MemoryContext
+from icedb_sim.tables.log_steps import lengthen_log
 
-TINY = {"log_files_slow": 3, "log_files_stop": 6, "log_grace_ms": 20_000}
+LOG_GRACE_MS = 20_000
 
 
 class Ingest(TableStore):
@@ -69,12 +71,18 @@ class Ingest(TableStore):
         return len(list_all(self.store, self.paths.log_prefix).objects)
 
 
+def bound(monkeypatch, name, slow, stop):
+    for module in (pressure, pressure_watch):
+        monkeypatch.setattr(module, name, Bounds(slow, stop))
+
+
 @pytest.fixture
-def context():
+def context(monkeypatch):
+    bound(monkeypatch, "LOG_FILES", 3, 6)
     context = MemoryContext(IngestMetrics())
     store = ScriptedStore(context.warehouse.store)
     context.warehouse = Warehouse(store, context.warehouse.root)
-    context.create_table("events", **TINY)
+    context.create_table("events", log_grace_ms=LOG_GRACE_MS)
     return context
 
 
@@ -100,7 +108,7 @@ def test_there_and_back(ingest, gate):
     except Overloaded as error:
         gate_error = error
     assert gate_error.retry_after_ms == 10_000
-    assert "6 log files, log_files_stop is 6" in str(gate_error)
+    assert "6 log files: batches are refused from 6 on" in str(gate_error)
 
     assert ingest.commit() == 60_000
     merge_table(
@@ -112,11 +120,11 @@ def test_there_and_back(ingest, gate):
     ingest.clock.advance(3000)
     assert ingest.swept() == [(INGEST_FLUSH, "events")]
     ingest.flush()
-    assert ingest.said().reason == "8 log files, log_files_stop is 6"
+    assert ingest.said().reason == "8 log files: batches are refused from 6 on"
     with pytest.raises(Overloaded):
         gate.check(ingest.paths)
 
-    ingest.clock.advance(TINY["log_grace_ms"])
+    ingest.clock.advance(LOG_GRACE_MS)
     vacuum_table(Table.open(ingest, clock=ingest.clock))
     assert ingest.log_files() == 1
     assert ingest.swept() == [(INGEST_FLUSH, "events")]
@@ -134,7 +142,9 @@ def test_a_stretched_flush_does_not_hold_the_worker(ingest):
     ingest.stage()
     work = ingest.tasks.flush("events")
     assert work.is_idle
-    assert work.details["put_off"] == "the next commit is due in 3914 ms: 4 log files, log_files_slow is 3"
+    assert (
+        work.details["put_off"] == "the next commit is due in 3914 ms: 4 log files: flushes come less often from 3 on"
+    )
     assert work.details["has_more"]
     assert ingest.clock.slept_ms == []
     assert ingest.context.metric("icedb_ingest_put_off_total", reason="interval") == 1
@@ -215,8 +225,10 @@ def test_a_measure_that_takes_long_is_done_less_often(context, monkeypatch):
     assert ingest.swept() == [(INGEST_FLUSH, "events")]
 
 
-def test_the_whole_log_is_read_only_where_the_backlog_may_matter(context):
-    context.create_table("wide", backlog_files_slow=8, backlog_files_stop=12, merge_fan_in=2)
+def test_the_whole_log_is_read_only_where_the_backlog_may_matter(context, monkeypatch):
+    bound(monkeypatch, "LOG_FILES", 400, 800)
+    bound(monkeypatch, "BACKLOG_FILES", 8, 12)
+    context.create_table("wide", merge_fan_in=2)
     ingest = Ingest(context, table="wide", flush_interval_ms=0)
 
     def reads_whole_log():
@@ -230,7 +242,7 @@ def test_the_whole_log_is_read_only_where_the_backlog_may_matter(context):
     assert ingest.said() is None
     for _ in range(3):
         ingest.commit()
-    assert ingest.said().reason == "8 data files to merge, backlog_files_slow is 8"
+    assert ingest.said().reason == "8 data files to merge: flushes come less often from 8 on"
     merge_table(
         Table.open(ingest, clock=ingest.clock, owner="merge"),
         context.engine.merger,
@@ -282,11 +294,7 @@ def test_what_lasts_is_said_again_before_it_runs_out(ingest, gate):
 
 def test_a_full_log_takes_no_commit_and_loses_no_batch(context):
     ingest = Ingest(context)
-    for number in range(MAX_LOG_FILES - 1):
-        commit_id = ingest.clock.new_id()
-        key = ingest.paths.log_key(time_ms=ingest.clock.now_ms(), commit_id=commit_id, is_merged=False)
-        log = LogFile(time_ms=ingest.clock.now_ms(), commit_id=commit_id)
-        ingest.store.inner.put(key, encode_log_file(log))
+    lengthen_log(ingest, MAX_LOG_FILES - 1, clock=ingest.clock)
     ingest.clock.advance(60_000)
     assert ingest.commit() == 0
     ingest.stage()
@@ -299,7 +307,7 @@ def test_a_full_log_takes_no_commit_and_loses_no_batch(context):
     assert context.metric("icedb_ingest_put_off_total", reason="log_full") == 1
     assert len(list_staged(ingest).batches) == 1
     assert ingest.log_files() == MAX_LOG_FILES
-    ingest.store.inner.delete([key])
+    ingest.store.inner.delete([list_all(ingest.store, ingest.paths.log_prefix).objects[0].key])
     assert ingest.swept() == [(INGEST_FLUSH, "events")]
     assert ingest.flush()["commits"] == 1
 

@@ -142,11 +142,12 @@ def test_without_a_worker_for_them_large_batches_are_committed_after_the_others(
     assert (INGEST_LARGE_FLUSH, "events") not in context.wakeups.woken
 
 
-def test_small_batches_without_end_do_not_starve_a_large_one(context):
+def test_small_batches_without_end_do_not_starve_a_large_one(context, monkeypatch):
+    monkeypatch.setattr("icedb_ingest.tasks.MAX_ROUNDS", 2)
     big = stage(context, LARGE_ROWS + 1)
     for _ in range(9):
         stage(context, 1)
-    make_tasks(context, flush_max_batches=2, flush_max_rounds=2).flush("events")
+    make_tasks(context, flush_max_batches=2).flush("events")
     assert (big,) in commits(context)
     assert (INGEST_FLUSH, "events") in context.wakeups.woken
 

@@ -69,10 +69,11 @@ def test_the_pace_is_kept_between_runs_and_only_for_the_same_table(context):
     assert context.clock.slept_ms == [600]
 
 
-def test_after_its_rounds_a_table_makes_room_for_others(context):
+def test_after_its_rounds_a_table_makes_room_for_others(context, monkeypatch):
+    monkeypatch.setattr("icedb_ingest.tasks.MAX_ROUNDS", 2)
     for number in range(5):
         context.stage([{"n": number}])
-    work = make_tasks(context, flush_max_batches=1, flush_max_rounds=2).flush("events")
+    work = make_tasks(context, flush_max_batches=1).flush("events")
     assert work.details["has_more"]
     assert len(live_rows(context)) == 2
     assert (INGEST_FLUSH, "events") in context.wakeups.woken

@@ -38,13 +38,12 @@ def test_a_sweep_that_was_asked_for_may_be_forced(context):
     assert list_all(context.warehouse.store, context.warehouse.table("events").paths.audit_prefix).objects
 
 
-def test_an_age_below_the_tables_is_refused_and_the_setting_only_raises_it(context):
-    tasks = make_tasks(context, janitor_orphan_age_ms=1)
+def test_an_age_below_the_tables_is_refused(context):
+    tasks = make_tasks(context)
     with pytest.raises(InvalidRequest, match="orphan age is 600000 ms"):
         tasks.sweep_orphans("events", older_than_ms=AGE_MS - 1)
     assert tasks.sweep_orphans("events").details["young_orphans"] == 0
-    tasks = make_tasks(context, janitor_orphan_age_ms=2 * AGE_MS)
-    assert tasks.sweep_orphans("events").details["young_orphans"] == 1
+    assert tasks.sweep_orphans("events", older_than_ms=2 * AGE_MS).details["young_orphans"] == 1
 
 
 def test_a_sweep_that_was_asked_for_counts_for_the_interval(context):

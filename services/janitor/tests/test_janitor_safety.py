@@ -5,7 +5,7 @@ import threading
 import pytest
 from icedb_janitor.metrics import JanitorMetrics
 from icedb_janitor.settings import JanitorSettings
-from icedb_janitor.tasks import JanitorTasks
+from icedb_janitor.tasks import MAX_OBJECTS, JanitorTasks
 from icedb_log.clean.deletion import CHUNK_KEYS, AuditPart, read_audit
 from icedb_log.errors import Unavailable
 from icedb_log.names import JANITOR_VACUUM
@@ -112,8 +112,9 @@ def test_old_audit_goes_with_the_orphan_sweep(place):
     assert place.metric("deleted_objects_total", kind="audit") == part_count
 
 
-def test_a_bounded_run_wakes_its_table_again_and_leaves_the_walk_for_later():
-    place = Place(janitor_objects_per_run=1000)
+def test_a_bounded_run_wakes_its_table_again_and_leaves_the_walk_for_later(monkeypatch):
+    monkeypatch.setattr("icedb_janitor.tasks.MAX_OBJECTS", 1000)
+    place = Place()
     for number in range(3):
         place.table.append(*range(number, number + 2))
     add_dead_files(place.table, 1500)
@@ -212,7 +213,7 @@ def test_tables_side_by_side_have_readers_metrics_and_times_of_their_own():
 
 
 def test_a_chunk_is_no_larger_than_a_run():
-    assert JanitorSettings.model_fields["janitor_objects_per_run"].default >= CHUNK_KEYS
+    assert MAX_OBJECTS >= CHUNK_KEYS
 
 
 def test_a_store_whose_clock_jumps_ahead_ends_no_grace_period(place):

@@ -8,6 +8,8 @@ from icedb_log.clock import new_batch_id
 from icedb_log.commit.fence import FenceState, write_fence
 from icedb_log.errors import Unavailable
 from icedb_log.feed.views import create_view, detach_view
+from icedb_log.ingest import pressure
+from icedb_log.ingest.pressure import Bounds
 from icedb_log.ingest.staging import stage_batch
 from icedb_log.log.reader import LogReader
 from icedb_log.log.state import LogState
@@ -65,8 +67,6 @@ def test_figures_of_a_table(tables, exporter, registry, clock):
     assert value("open_erasures") == value("oldest_erasure_seconds") == 0
     assert (value("data_grace_seconds"), value("orphan_age_seconds")) == (6 * 3600, 24 * 3600)
     assert value("log_grace_seconds") == 600
-    assert (value("slow_log_files"), value("stop_log_files")) == (400, 800)
-    assert (value("slow_backlog_files"), value("stop_backlog_files")) == (5000, 20_000)
     assert value("last_commit_timestamp_seconds") == (first + 3) / 1000
     assert registry.get_sample_value("icedb_snapshot_exporter_last_success_timestamp_seconds") == clock.ms / 1000
 
@@ -132,8 +132,9 @@ def test_a_lost_commit_is_counted(tables, exporter, registry, warehouse, clock):
     assert registry.get_sample_value("icedb_table_lost_commits", {"table": "events"}) == 1
 
 
-def test_back_pressure_is_computed_from_the_log(tables, exporter, registry):
-    tables.create(log_files_slow=2, log_files_stop=4)
+def test_back_pressure_is_computed_from_the_log(tables, exporter, registry, monkeypatch):
+    monkeypatch.setattr(pressure, "LOG_FILES", Bounds(2, 4))
+    tables.create()
 
     def export():
         exporter.export_once()

@@ -60,8 +60,8 @@ def test_every_condition_is_understood():
         ({"table": "t", "min_commit": ""}, "no batch id"),
         ({"table": "t", "presign_ms": 0}, "use 1000 to 604800000"),
         ({"table": "t", "presign_ms": 1 << 40}, "use 1000 to 604800000"),
-        ({"table": "t", "pin": "p", "as_of_ms": 5}, "leave as_of_ms and min_commit out"),
-        ({"table": "t", "pin": "p", "min_commit": BATCH_ID}, "leave as_of_ms and min_commit out"),
+        ({"table": "t", "tag": "p", "as_of_ms": 5}, "leave as_of_ms and min_commit out"),
+        ({"table": "t", "tag": "p", "min_commit": BATCH_ID}, "leave as_of_ms and min_commit out"),
     ],
 )
 def test_wrong_requests(fields, words):

@@ -111,28 +111,16 @@ def test_a_table_from_creation_to_query(icedb, parquet, tmp_path):
     assert icedb("quarantine", "list", "events", "-o", "json").json["batches"] == []
 
 
-def test_policies_and_bounds_of_a_table(icedb):
+def test_policies_of_a_table(icedb):
     created = icedb(
         *("table", "create", "events", "--column", "price:DOUBLE", "--column", "d:DATE", "--set", "evolution=widen"),
-        *("--set", "on_bad_rows=quarantine_rows", "--set", "max_partitions_per_flush=7", "--set", "log_files_slow=10"),
-        *(
-            "--set",
-            "log_files_stop=50",
-            "--set",
-            "backlog_files_slow=30",
-            "--set",
-            "backlog_files_stop=40",
-            "-o",
-            "json",
-        ),
+        *("--set", "on_bad_rows=quarantine_rows", "--set", "max_partitions_per_flush=7", "-o", "json"),
     ).json["config"]
     assert created["declared"] == {"price": "DOUBLE", "d": "DATE"}
     assert (created["evolution"], created["on_bad_rows"]) == ("widen", "quarantine_rows")
     assert created["max_partitions_per_flush"] == 7
-    assert (created["log_files_slow"], created["log_files_stop"]) == (10, 50)
-    assert (created["backlog_files_slow"], created["backlog_files_stop"]) == (30, 40)
     shown = icedb("table", "show", "events").out
-    for words in ("widen", "quarantine_rows", "at most 7", "10 log files, 30 files", "50 log files, 40 files", "price"):
+    for words in ("widen", "quarantine_rows", "at most 7", "price"):
         assert words in shown
 
 
@@ -154,7 +142,6 @@ def test_a_table_is_altered(icedb, parquet):
         (("--column", "s:BIGINT"), "the log has 's' as VARCHAR"),
         (("--column", "ts:off"), "laid out by column 'ts'"),
         (("--column", "x:DATE", "--column", "x:off"), "'x' is given twice"),
-        (("--set", "log_files_slow=900"), "log_files_slow < log_files_stop"),
     ):
         assert words in icedb("table", "alter", "events", *wrong, code=2).error
     assert "did you mean events?" in icedb("table", "alter", "evnts", "--column", "x:off", code=3).error
@@ -192,7 +179,6 @@ def test_a_directory_without_tables(icedb):
             2,
             'insert_query: Binder Error: Referenced column "b" not found',
         ),
-        (["table", "create", "t", "--set", "log_files_slow=900"], 2, "log_files_slow < log_files_stop must hold"),
         (
             ["query", "select event from events"],
             2,

@@ -82,9 +82,10 @@ def standing_still(rig, key):
         yield
 
 
-def test_clients_that_stand_still_are_bounded(rig, s3, start):
+def test_clients_that_stand_still_are_bounded(rig, s3, start, monkeypatch):
+    monkeypatch.setattr("icedb_gateway.bodies.BODY_WAIT_MS", 0)
     key = open_wide(rig, s3)
-    patient = start(gateway_max_bodies=1, gateway_body_wait_ms=0, gateway_part_kb=64)
+    patient = start(gateway_max_bodies=1, gateway_part_kb=64)
     with standing_still(patient, key):
         wait_until(lambda: patient.metric("icedb_gateway_open_bodies") == 1)
         assert refused(client(patient).get_object, Bucket=BUCKET, Key=key) == ("SlowDown", 503)

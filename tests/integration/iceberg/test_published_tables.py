@@ -11,7 +11,7 @@ from icedb import connect
 from icedb_iceberg import IcebergWriter, metadata_uri, publish_table, read_metadata
 from icedb_log.clock import SystemClock
 from icedb_log.commit.table import Table
-from icedb_log.holds.pins import create_pin
+from icedb_log.holds.tags import create_tag
 from icedb_log.log.codec import encode_log_file
 from icedb_log.model import FileMarker, LogFile
 from icedb_log.publish.head import read_publication
@@ -129,10 +129,10 @@ def test_an_incremental_reader_sees_each_appended_row_once(lake):
     assert operations == ["append", "append", "append", "append", "replace", "append", "append"]
 
 
-def test_a_pin_is_a_tag_by_which_engines_travel(lake, duck):
+def test_a_tag_is_a_tag_by_which_engines_travel(lake, duck):
     events = lake.create_table("events", partition=["p=identity(c)"])
     events.append([{"n": 1, "c": "ü/%=+"}, {"n": 2, "c": "b"}])
-    create_pin(events.open(), "before")
+    create_tag(events.open(), "before")
     events.delete("n = 1")
     uri = events.publish()
     table = StaticTable.from_metadata(uri)

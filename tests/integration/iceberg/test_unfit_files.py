@@ -9,7 +9,7 @@ import pytest
 from iceberg_engines import Engines
 from icedb import connect
 from icedb_iceberg import UnfitFiles, find_held_back
-from icedb_log.holds.pins import create_pin
+from icedb_log.holds.tags import create_tag
 from icedb_log.imports.import_sources import list_sources, parse_pattern
 from icedb_log.imports.imports import ImportOptions, import_files
 from icedb_log.log.codec import encode_log_file
@@ -187,12 +187,12 @@ def test_a_narrow_file_that_another_writer_made_live_after_the_widening_waits_fo
     require_rows(engines, events.publish(), {"n": 1.0}, {"n": 2.5}, {"n": 3.0})
 
 
-def test_a_pin_of_a_state_with_narrow_files_is_no_tag(lake, engines):
+def test_a_tag_of_a_state_with_narrow_files_is_no_tag(lake, engines):
     events = lake.create_table("events")
     events.append([{"n": 1}])
-    create_pin(events.open(), "narrow")
+    create_tag(events.open(), "narrow")
     events.append([{"n": 2.5}])
-    create_pin(events.open(), "mixed")
+    create_tag(events.open(), "mixed")
     events.rewrite(REWRITE)
     uri = events.publish()
     table = StaticTable.from_metadata(uri)

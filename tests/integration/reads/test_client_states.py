@@ -1,4 +1,4 @@
-"""One suite for every way to read: states of a table (times, pins, changes, watches), and what keeps their files."""
+"""One suite for every way to read: states of a table (times, tags, changes, watches), and what keeps their files."""
 
 from dataclasses import replace
 from datetime import UTC, date, datetime
@@ -9,7 +9,7 @@ from icedb_log.clock import SystemClock, new_batch_id
 from icedb_log.commit.table import Table
 from icedb_log.errors import BelowHorizon, InvalidRequest, Unavailable
 from icedb_log.holds.leases import read_leases
-from icedb_log.holds.pins import create_pin
+from icedb_log.holds.tags import create_tag
 from icedb_log.store.table_store import TableStore
 
 FIRST_MS = 1_767_312_000_000  # 2026-01-02T00:00:00Z
@@ -82,14 +82,14 @@ def test_a_watch_tells_each_state_once(client, parquet):
     watch.close()
 
 
-def test_pins(client, parquet):
+def test_tags(client, parquet):
     name = f"p{CLOCK.new_id()[-8:]}"
     before = client.snapshot("growing", max_staleness_ms=0)
-    create_pin(Table.open(parquet.warehouse.table("growing"), clock=CLOCK), name, ttl_ms=60_000)
+    create_tag(Table.open(parquet.warehouse.table("growing"), clock=CLOCK), name, ttl_ms=60_000)
     parquet.commit("growing", "select timestamp '2026-01-02' as ts", partition="d=2026-01-02")
-    pinned = client.snapshot("growing", pin=name)
-    assert list(pinned.files) == list(before.files)
-    result = client.query("select count(*) from growing", pin=name)
+    tagged = client.snapshot("growing", tag=name)
+    assert list(tagged.files) == list(before.files)
+    result = client.query("select count(*) from growing", tag=name)
     assert result.fetchall() == [(before.row_count,)]
     result.close()
 

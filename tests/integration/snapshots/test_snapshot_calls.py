@@ -3,7 +3,7 @@
 import json
 
 import grpc
-from icedb_log.holds.pins import create_pin
+from icedb_log.holds.tags import create_tag
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
 from icedb_log.trash.drop import drop_table
 from icedb_log.units import DAY_MS
@@ -102,10 +102,10 @@ def test_an_answer_says_which_time_was_asked_for_although_nothing_changed_since_
     assert [stub.GetSnapshot(request, timeout=LIMIT_S).as_of_ms for request in asked] == times
 
 
-def test_a_pin_that_has_ended_by_itself_is_answered_from_memory_no_more(table, stub):
+def test_a_tag_that_has_ended_by_itself_is_answered_from_memory_no_more(table, stub):
     table.append(1)
-    create_pin(table.opened(), "q3", ttl_ms=DAY_MS)
-    request = pb.GetSnapshotRequest(table="events", pin="q3")
+    create_tag(table.opened(), "q3", ttl_ms=DAY_MS)
+    request = pb.GetSnapshotRequest(table="events", tag="q3")
     assert stub.GetSnapshot(request, timeout=LIMIT_S).row_count == 1
     table.clock.advance(DAY_MS + MAX_STORE_GAP_MS)
     with refused(grpc.StatusCode.INVALID_ARGUMENT, "ended"):

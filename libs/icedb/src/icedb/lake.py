@@ -188,9 +188,9 @@ class Lake(LakeSession):
 
         drop_table(self.warehouse.table(name), clock=self.clock)
 
-    def query(self, sql: str, *, as_of: Time | None = None, pin: str | None = None) -> "QueryResult":
+    def query(self, sql: str, *, as_of: Time | None = None, tag: str | None = None) -> "QueryResult":
         """Run one reading statement over consistent snapshots of the tables it names; see :meth:`Client.query`."""
-        return self.client.query(sql, as_of=as_of, pin=pin)
+        return self.client.query(sql, as_of=as_of, tag=tag)
 
     def work(self, *, until_idle: bool = False, tell: "Callable[[Done], None]" = lambda _: None) -> None:
         """Do what is due on all tables: flush, feed views, merge, retention, erasures, vacuum, orphans, purges.

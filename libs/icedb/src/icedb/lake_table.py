@@ -38,9 +38,9 @@ class LakeTable(TableWriter):
         """
         return Appender(self, commit_every_ms=commit_every_ms)
 
-    def query(self, sql: str, *, as_of: Time | None = None, pin: str | None = None) -> "QueryResult":
+    def query(self, sql: str, *, as_of: Time | None = None, tag: str | None = None) -> "QueryResult":
         """Run one reading statement; the table stands under its name. See :meth:`icedb_client.Client.query`."""
-        return self.lake.client.query(sql, as_of=as_of, pin=pin)
+        return self.lake.client.query(sql, as_of=as_of, tag=tag)
 
     def describe(self, *, files: int = 100) -> "TableDescription":
         """Return what is in each column; see :meth:`icedb_client.snapshots.Snapshot.describe`."""
@@ -52,10 +52,10 @@ class LakeTable(TableWriter):
         where: str | None = None,
         partitions: Partitions = None,
         as_of: Time | None = None,
-        pin: str | None = None,
+        tag: str | None = None,
     ) -> Snapshot:
         """Return the live data files and every way to read them; see :meth:`icedb_client.Client.snapshot`."""
-        return self.lake.client.snapshot(self.name, where=where, partitions=partitions, as_of=as_of, pin=pin)
+        return self.lake.client.snapshot(self.name, where=where, partitions=partitions, as_of=as_of, tag=tag)
 
     def feed(self) -> FeedResult:
         """Let a view take what was committed to its source, in one commit. Raises as :func:`feed_view`."""

@@ -339,7 +339,7 @@ class Client:
         where: str | None = None,
         partitions: Partitions = None,
         as_of: Time | None = None,
-        pin: str | None = None,
+        tag: str | None = None,
         min_commit: str | None = None,
         max_staleness_ms: int | None = None,
         presign_ms: int | None = None,
@@ -356,7 +356,7 @@ class Client:
             partitions: Which partitions: ``{"d": ["2026-01-30", "2026-01-31"]}``, or filters.
             as_of: Time travel: a datetime, ISO 8601 text or unix milliseconds (UTC if it names no zone). ``None``: the
                 newest state.
-            pin: Name of a pin: what it has pinned, however long ago. Excludes ``as_of`` and ``min_commit``.
+            tag: Name of a tag: what it has tagged, however long ago. Excludes ``as_of`` and ``min_commit``.
             min_commit: Read your own writes: wait until the batch of this id is committed, and answer with it.
             max_staleness_ms: How old the service's knowledge may be; 0 sees every commit that landed before the call.
                 ``None``: the service's default. Without a service the log is read now.
@@ -368,8 +368,8 @@ class Client:
                 whole in any case.
 
         Raises:
-            InvalidRequest: The call is wrong, its time lies below the table's horizon, or the pin has ended.
-            NotFound: No such table, or no such pin.
+            InvalidRequest: The call is wrong, its time lies below the table's horizon, or the tag has ended.
+            NotFound: No such table, or no such tag.
             HaltError: The table's log is damaged.
             Unavailable: The service or the store did not answer, or ``min_commit`` was not committed in time.
         """
@@ -378,7 +378,7 @@ class Client:
             where=where,
             partitions=partitions,
             as_of=as_of,
-            pin=pin,
+            tag=tag,
             min_commit=min_commit,
             max_staleness_ms=max_staleness_ms,
             presign_ms=presign_ms,
@@ -509,7 +509,7 @@ class Client:
         sql: str,
         *,
         as_of: Time | None = None,
-        pin: str | None = None,
+        tag: str | None = None,
         max_staleness_ms: int | None = None,
     ) -> "QueryResult":
         """Run one reading statement with DuckDB; each table it names is a view of that table's snapshot.
@@ -520,7 +520,7 @@ class Client:
         Args:
             sql: SELECT, WITH, FROM, DESCRIBE, SUMMARIZE or EXPLAIN.
             as_of: Time travel for all tables.
-            pin: Name of a pin that each of the tables has; as for :meth:`snapshot`.
+            tag: Name of a tag that each of the tables has; as for :meth:`snapshot`.
             max_staleness_ms: As for :meth:`snapshot`.
 
         Raises:
@@ -535,7 +535,7 @@ class Client:
             snapshots = find_snapshots(
                 sql,
                 lambda table: answerer.snapshot(
-                    make_request(table, as_of=as_of, pin=pin, max_staleness_ms=max_staleness_ms)
+                    make_request(table, as_of=as_of, tag=tag, max_staleness_ms=max_staleness_ms)
                 ),
             )
         return run(sql, snapshots)

@@ -87,7 +87,7 @@ class GrpcReads:
             where=request.where,
             min_commit=request.min_commit,
             presign_ms=request.presign_ms,
-            pin=request.pin,
+            tag=request.tag,
             columnar=request.columnar,
             with_bounds=request.bounds,
         )

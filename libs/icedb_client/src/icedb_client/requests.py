@@ -278,7 +278,7 @@ class SnapshotRequest:
 
     table: str
     as_of_ms: int | None = None
-    pin: str | None = None
+    tag: str | None = None
     filters: Sequence[PartitionFilter] = ()
     where: str | None = None
     max_staleness_ms: int | None = None
@@ -291,7 +291,7 @@ class SnapshotRequest:
     @property
     def is_of_whole_table(self) -> bool:
         """Whether all files are asked for, as they are now."""
-        narrowed = (self.as_of_ms, self.pin, self.where, self.presign_ms)
+        narrowed = (self.as_of_ms, self.tag, self.where, self.presign_ms)
         return not self.filters and narrowed == (None, None, None, None)
 
 
@@ -301,7 +301,7 @@ def make_request(
     partitions: Partitions = None,
     as_of: Time | None = None,
     where: str | None = None,
-    pin: str | None = None,
+    tag: str | None = None,
     min_commit: str | None = None,
     max_staleness_ms: int | None = None,
     presign_ms: int | None = None,
@@ -310,10 +310,10 @@ def make_request(
     since: SnapshotFiles | None = None,
 ) -> SnapshotRequest:
     """Check what a caller wrote, as far as no table has to be known for it. Raises InvalidRequest."""
-    if pin is not None and as_of is not None:
-        raise InvalidRequest("a pin has its own time: give either a pin or a time")
-    if min_commit is not None and pin is not None:
-        raise InvalidRequest("a pin never changes: give either a pin or min_commit")
+    if tag is not None and as_of is not None:
+        raise InvalidRequest("a tag has its own time: give either a tag or a time")
+    if min_commit is not None and tag is not None:
+        raise InvalidRequest("a tag never changes: give either a tag or min_commit")
     columnar = columnar or bounds or since is not None
     if columnar and presign_ms is not None:
         raise InvalidRequest("record batches have no URLs: give presign_ms without columnar, bounds and since")
@@ -324,7 +324,7 @@ def make_request(
     return SnapshotRequest(
         table,
         as_of_ms=None if as_of is None else to_ms(as_of, what="as_of"),
-        pin=pin,
+        tag=tag,
         filters=to_filters(partitions),
         where=where,
         max_staleness_ms=max_staleness_ms,
@@ -339,7 +339,7 @@ def make_request(
 class Answerer(Protocol):
     """Answers readers: the store (:mod:`icedb_client.store_reads`) or a service (:mod:`icedb_client.grpc_reads`).
 
-    Every method raises InvalidRequest (the call is wrong), NotFound (no such table, pin or lease), Unauthenticated,
+    Every method raises InvalidRequest (the call is wrong), NotFound (no such table, tag or lease), Unauthenticated,
     PermissionDenied, HaltError (the table's log is damaged) and Unavailable (no answer in time). Times are unix ms.
     """
 

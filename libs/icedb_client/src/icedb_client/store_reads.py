@@ -14,7 +14,7 @@ from icedb_log.clock import Clock
 from icedb_log.commit.table import Table
 from icedb_log.errors import HaltError, InvalidRequest, NotFound, Unavailable
 from icedb_log.holds.leases import Lease, acquire_lease, release_lease, renew_lease
-from icedb_log.holds.pins import read_pinned
+from icedb_log.holds.tags import read_tagged
 from icedb_log.keys import check_table_name
 from icedb_log.log.fold import Snapshot as LogSnapshot
 from icedb_log.log.live_files import LiveFiles
@@ -60,10 +60,10 @@ class StoreReads:
     def snapshot(self, request: SnapshotRequest) -> Snapshot:
         """Return which files are live."""
         place = self._warehouse.table(request.table)
-        if request.pin is not None:
+        if request.tag is not None:
             config = read_table_config(place)
-            _, pinned = read_pinned(place, request.pin)
-            return self._describe(place, config, pinned, request)
+            _, tagged = read_tagged(place, request.tag)
+            return self._describe(place, config, tagged, request)
         batch_id = None if request.min_commit is None else check_batch_id(request.min_commit)
         read = self._read(request.table, request.max_staleness_ms)
         if batch_id is not None:

@@ -28,19 +28,19 @@ LEFT_OUT: Final = "icedb.left-out-columns"
 SINCE: Final = "icedb.since-ms"
 LOG_NAME: Final = "icedb.log"
 DIGEST: Final = "icedb.files-digest"
-PINS: Final = "icedb.pins"
+TAGS: Final = "icedb.tags"
 
 
 @dataclass(frozen=True, slots=True)
 class Tag:
-    """A pin as a tag.
+    """A tag of ours as one of Iceberg.
 
     Attributes:
-        pin_id: Tells it from earlier pins of its name.
-        snapshot: The pinned state.
+        tag_id: Tells it from earlier tags of its name.
+        snapshot: The tagged state.
     """
 
-    pin_id: str
+    tag_id: str
     snapshot: Mapping[str, Any]
 
 
@@ -92,9 +92,9 @@ class MetadataDraft:
         """The current schema, with its number."""
         return next(each for each in self._schemas if each["schema-id"] == self.schema_id)
 
-    def find_tagged(self, name: str, pin_id: str) -> dict[str, Any] | None:
-        """Return the snapshot that the base has tagged for a pin; ``None``: there is none."""
-        if self._base is None or orjson.loads(self._base["properties"].get(PINS, "{}")).get(name) != pin_id:
+    def find_tagged(self, name: str, tag_id: str) -> dict[str, Any] | None:
+        """Return the snapshot that the base has for a tag; ``None``: there is none."""
+        if self._base is None or orjson.loads(self._base["properties"].get(TAGS, "{}")).get(name) != tag_id:
             return None
         number = self._base["refs"][name]["snapshot-id"]
         return next((each for each in self._base["snapshots"] if each["snapshot-id"] == number), None)
@@ -167,7 +167,7 @@ class MetadataDraft:
         said = dict(properties)
         said |= {NAME_MAPPING: self._form.name_mapping, BOUNDS: str(self._form.with_bounds).lower()}
         if tags:
-            said[PINS] = orjson.dumps({name: tag.pin_id for name, tag in tags.items()}).decode()
+            said[TAGS] = orjson.dumps({name: tag.tag_id for name, tag in tags.items()}).decode()
         if self._form.left_out:
             said[LEFT_OUT] = ", ".join(f"{name} {kind}" for name, kind in self._form.left_out.items())
         return {

@@ -18,8 +18,8 @@ import orjson
 from cachetools import LRUCache
 from icedb_log.commit.table import Table
 from icedb_log.errors import CorruptLog, InvalidRequest, NotFound
-from icedb_log.holds.pins import read_pinned
 from icedb_log.holds.stored_holds import StoredHold
+from icedb_log.holds.tags import read_tagged
 from icedb_log.log.fold import Snapshot
 from icedb_log.log.live_files import path_digest, sum_digests
 from icedb_log.log.state import LogState
@@ -389,43 +389,43 @@ class _PublicationRun:
         return key, self._location + key.removeprefix(self._draft.table.paths.prefix)
 
     def _find_tags(self) -> dict[str, Tag]:
-        """Return the active pins as tags. What a pin says is read once: the next publication finds its tag here."""
+        """Return the active tags in Iceberg's form. What one says is read once: the next publication finds it here."""
         tags: dict[str, Tag] = {}
-        for number, pin in enumerate(self._draft.pins):
-            pin_id = pin.key.removesuffix(".jsonl").rpartition(".")[2]
-            snapshot = self._metadata.find_tagged(pin.name, pin_id)
+        for number, tag in enumerate(self._draft.tags):
+            tag_id = tag.key.removesuffix(".jsonl").rpartition(".")[2]
+            snapshot = self._metadata.find_tagged(tag.name, tag_id)
             if snapshot is None:
-                snapshot = self._tag_pin(number, pin)
-            if snapshot is not None and pin.name != MAIN:
-                tags[pin.name] = Tag(pin_id, snapshot)
+                snapshot = self._make_tagged(number, tag)
+            if snapshot is not None and tag.name != MAIN:
+                tags[tag.name] = Tag(tag_id, snapshot)
         return tags
 
-    def _tag_pin(self, number: int, pin: StoredHold) -> dict[str, Any] | None:
-        """Return the snapshot of a pinned state: of the history, or one of its own; ``None``: it ended, or is unfit."""
+    def _make_tagged(self, number: int, tag: StoredHold) -> dict[str, Any] | None:
+        """Return the snapshot of a tagged state: of the history, or one of its own; ``None``: it ended, or is unfit."""
         try:
-            _, pinned = read_pinned(self._draft.table, pin.name)
+            _, tagged = read_tagged(self._draft.table, tag.name)
         except (NotFound, InvalidRequest):
             return None  # it ended just now
-        found = self._metadata.find_state(str(pinned.live.digest))
-        if found is None and self._fitness.is_fit(self._draft, pinned):
-            return self._add_detached(number, pin, pinned)
+        found = self._metadata.find_state(str(tagged.live.digest))
+        if found is None and self._fitness.is_fit(self._draft, tagged):
+            return self._add_detached(number, tag, tagged)
         return found
 
-    def _add_detached(self, number: int, pin: StoredHold, pinned: Snapshot) -> dict[str, Any]:
+    def _add_detached(self, number: int, tag: StoredHold, tagged: Snapshot) -> dict[str, Any]:
         """Write a snapshot that is no part of the history: of a state that is older than it."""
         draft = self._draft
         snapshot_id = make_snapshot_id(draft.chain, draft.publication_id, SEQUENCE_STEP + number)
         sequence_number = draft.sequence * SEQUENCE_STEP + SEQUENCE_STEP - 1
-        step = Step("append", pin.last_commit_ms, "", tuple(pinned.live), (), 0)
+        step = Step("append", tag.last_commit_ms, "", tuple(tagged.live), (), 0)
         # Columns that became wider since were narrow then, and so are these files.
-        form = make_form(draft.table.config, pinned.schema, pinned.schema, self._form.ids, with_bounds=False)
+        form = make_form(draft.table.config, tagged.schema, tagged.schema, self._form.ids, with_bounds=False)
         self._entries.add_row_counts(read_row_counts(draft.table.store, step.added))
-        manifests = self._make_set((), {}, name=f"pin{number}-")
+        manifests = self._make_set((), {}, name=f"tag{number}-")
         summary = self._change(manifests, step, {}, snapshot_id, sequence_number, is_last=True)
         snapshot: dict[str, Any] = {
             "snapshot-id": snapshot_id,
             "sequence-number": sequence_number,
-            "timestamp-ms": pin.last_commit_ms,
+            "timestamp-ms": tag.last_commit_ms,
             "schema-id": self._metadata.add_schema(form.schema),
             "summary": summary,
         }

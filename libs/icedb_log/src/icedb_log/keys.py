@@ -25,12 +25,12 @@ TABLE_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,62}")
 TABLE_FOLDER: Final = re.compile(rf"(?P<name>{TABLE_NAME.pattern})(\.(?P<number>[2-9]|[1-9][0-9]{{1,8}}))?")
 """The last component of a table's prefix: its name, of the next ones of a purged name with a number (T4)."""
 _IN_TABLE: Final = re.compile(rf"(?:^|/)({TABLE_NAME.pattern})(?:\.[0-9]+)?/(?:_log|_data|_icedb)(?:/|$)")
-PIN_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
-HoldOwner = Literal["lease", "pin", "publication"]
+TAG_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
+HoldOwner = Literal["lease", "tag", "publication"]
 """Whose an object is that holds what dies (J4)."""
 _HOLD_NAME: Final = re.compile(
     r"(?P<lease>lease)\.(?P<lease_id>[0-9a-z]+)\.jsonl"
-    r"|(?P<owner>pin|publication)\.(?P<name>[a-z0-9][a-z0-9_.-]*)\.(?P<id>[0-9a-f]{32})\.jsonl"
+    r"|(?P<owner>tag|publication)\.(?P<name>[a-z0-9][a-z0-9_.-]*)\.(?P<id>[0-9a-f]{32})\.jsonl"
 )
 # Ours end with a commit id; other writers of the wire put the name of their host there.
 _LOG_NAME: Final = re.compile(
@@ -98,7 +98,7 @@ class HoldName:
 
     Attributes:
         owner: Whose it is; ``None``: nobody knows.
-        name: What its owner calls it, e.g. the name of a pin; empty: nothing.
+        name: What its owner calls it, e.g. the name of a tag; empty: nothing.
         hold_id: An id that is never used again.
     """
 
@@ -148,11 +148,11 @@ def find_table(key: str) -> str:
     return "" if match is None else match[1]
 
 
-def check_pin_name(name: str) -> str:
-    """Return ``name`` if it is the name of a pin, else raise InvalidRequest saying what one looks like."""
-    if not PIN_NAME.fullmatch(name):
+def check_tag_name(name: str) -> str:
+    """Return ``name`` if it is the name of a tag, else raise InvalidRequest saying what one looks like."""
+    if not TAG_NAME.fullmatch(name):
         raise InvalidRequest(
-            f"pin name {name[:80]!r} is not allowed: use 1 to 63 of a-z, 0-9, _ and -, beginning with a letter or digit"
+            f"tag name {name[:80]!r} is not allowed: use 1 to 63 of a-z, 0-9, _ and -, beginning with a letter or digit"
         )
     return name
 
@@ -394,7 +394,7 @@ def parse_hold_key(key: str) -> HoldName | None:
         return None
     if match["lease"]:
         return HoldName("lease", "", match["lease_id"])
-    return HoldName("pin" if match["owner"] == "pin" else "publication", match["name"], match["id"])
+    return HoldName("tag" if match["owner"] == "tag" else "publication", match["name"], match["id"])
 
 
 def parse_publication_key(key: str) -> PublicationName | None:

@@ -267,7 +267,7 @@ class EndpointService(ServerThread, ABC, Generic[S, M]):
             settings, clock=clock, metrics=self.metrics.access, endpoint=self.endpoint, hosts=(self.host,)
         )
         self._tls = ssl_context(settings, clock=clock)
-        watch_clock(warehouse.store, self.metrics.clock, clock=clock, settings=settings)
+        watch_clock(warehouse.store, self.metrics.clock, clock=clock)
 
     @property
     def host(self) -> str:

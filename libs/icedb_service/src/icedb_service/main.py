@@ -19,7 +19,7 @@ from icedb_log.errors import IceDBError, InvalidRequest, NotFound, Unavailable, 
 from icedb_log.keys import clock_key
 from icedb_log.names import Component
 from icedb_log.store.object_store import ObjectPage, ObjectStore
-from icedb_log.store.store_clock import ClockWatch, TellsTime
+from icedb_log.store.store_clock import SKEW_LIMIT_MS, SKEW_WARN_MS, ClockWatch, TellsTime
 from icedb_log.units import SECOND_MS
 from icedb_log.warehouse import Warehouse
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exponential
@@ -30,23 +30,21 @@ from icedb_service.settings import S, ServiceSettings, load_settings
 from icedb_service.tracing import configure_tracing
 
 
-def watch_clock(store: ObjectStore, metrics: ClockMetrics, *, clock: Clock, settings: ServiceSettings) -> None:
+def watch_clock(store: ObjectStore, metrics: ClockMetrics, *, clock: Clock) -> None:
     """Show from now on, and tell, how this host's clock stands to a store's, if the store's answers tell the time."""
-    warn_ms = settings.clock_skew_warn_ms
-    metrics.warn.set(warn_ms / SECOND_MS)
     lock, is_off = threading.Lock(), False
 
     def show_skew(skew_ms: int) -> None:
         nonlocal is_off
         metrics.skew.set(skew_ms / SECOND_MS)
         with lock:
-            was_off, is_off = is_off, abs(skew_ms) > warn_ms
+            was_off, is_off = is_off, abs(skew_ms) > SKEW_WARN_MS
             has_come, has_gone = is_off and not was_off, was_off and not is_off
         if has_come:
             get_logger().warning(
                 "clock_skewed",
                 skew_ms=skew_ms,
-                limit_ms=warn_ms,
+                limit_ms=SKEW_WARN_MS,
                 mitigation="nothing is lost or deleted early; set the clock that is wrong (NTP)",
             )
         elif has_gone:
@@ -71,21 +69,21 @@ def look_at_store(warehouse: Warehouse) -> None:
         warehouse.store.get(clock_key(f"{warehouse.root}/" if warehouse.root else ""))
 
 
-def require_near_clock(warehouse: Warehouse, *, clock: Clock, limit_ms: int) -> None:
+def require_near_clock(warehouse: Warehouse, *, clock: Clock) -> None:
     """Return if this host's clock is near the store's. Costs one listing.
 
     Raises:
-        Unavailable: It is further off than ``limit_ms``, or the store did not answer.
+        Unavailable: It is further off than it may be, or the store did not answer.
     """
     before_ms = clock.now_ms()
     store_ms = ask_store(warehouse).store_now_ms
     after_ms = clock.now_ms()
     # The answer was made in between, and S3 tells whole seconds, cut off: by so much is it certainly ahead, or behind.
     ahead_ms, behind_ms = before_ms - store_ms - SECOND_MS, store_ms - after_ms
-    if max(ahead_ms, behind_ms) > limit_ms:
+    if max(ahead_ms, behind_ms) > SKEW_LIMIT_MS:
         raise Unavailable(
             f"this host's clock is {max(ahead_ms, behind_ms)} ms {'ahead of' if ahead_ms > 0 else 'behind'} the "
-            f"store's, more than {limit_ms} ms (ICEDB_CLOCK_SKEW_LIMIT_MS): set the one that is wrong (NTP)"
+            f"store's, more than {SKEW_LIMIT_MS} ms: set the one that is wrong (NTP)"
         )
 
 
@@ -134,7 +132,7 @@ def wait_for_servers(
 
     wait_until_available("store", look, clock=clock)
     warehouse = settings.store_settings.open()
-    check = partial(require_near_clock, warehouse, clock=clock, limit_ms=settings.clock_skew_limit_ms)
+    check = partial(require_near_clock, warehouse, clock=clock)
     wait_until_available("clock", check, clock=clock)
 
 

@@ -12,7 +12,6 @@ from importlib.metadata import version
 from itertools import product
 from typing import Final, Literal, TypeVar, get_args
 
-from icedb_log.keys import ROLES
 from icedb_log.names import Component
 from icedb_log.store.request_costs import PRICES, RequestCost, listen_to_costs
 from icedb_log.store.request_failures import OPERATIONS, REASONS, Operation, Reason, listen_to_failures
@@ -82,15 +81,9 @@ class AccessMetrics:
             door=ENDPOINTS,
             reason=REFUSALS,
         )
-        self.enforced = make.gauge(
-            "icedb_access_enforced", "1 while an access file says who may do what; 0: everybody may"
-        )
         self.broken = make.gauge(
             "icedb_access_file_broken",
             "1 while the access file, or one that it names, cannot be used; what was read before goes on",
-        )
-        self.loaded = make.gauge(
-            "icedb_access_file_loaded_timestamp_seconds", "When the access file was loaded last, unix time"
         )
         self.certificate_expiry = make.gauge(
             "icedb_access_certificate_expiry_timestamp_seconds",
@@ -215,10 +208,6 @@ class ClockMetrics:
             "icedb_clock_skew_seconds",
             "How far this host's wall clock is ahead of the store's, by the store's last answers; negative: behind",
         )
-        self.warn = make.gauge(
-            "icedb_clock_skew_warn_seconds",
-            "From which skew on, in either direction, the log and an alert say so (ICEDB_CLOCK_SKEW_WARN_MS)",
-        )
         self.jumps = make.counter(
             "icedb_clock_jumps_total",
             "Times that this host's wall clock was set, against the monotonic one, by half a second or more",
@@ -262,9 +251,16 @@ class EndpointMetrics(ProcessMetrics):
 
 
 class WorkerMetrics(ProcessMetrics):
-    """What every Celery worker counts."""
+    """What every Celery worker counts.
 
-    def __init__(self, component: Component, *, package: str, tasks: Sequence[str]) -> None:
+    Args:
+        component: Which worker.
+        package: Its package, of which it is a release.
+        tasks: Names of its tasks.
+        has_engine: Whether it opens an engine that can fail. What is counted of one that cannot is not served.
+    """
+
+    def __init__(self, component: Component, *, package: str, tasks: Sequence[str], has_engine: bool = False) -> None:
         super().__init__(component, package=package)
         start, make = f"icedb_{component}", self.make
         self.runs = make.counter(f"{start}_runs_total", "Runs of tasks by outcome", task=tasks, outcome=OUTCOMES)
@@ -278,13 +274,6 @@ class WorkerMetrics(ProcessMetrics):
             f"{start}_lock_attempts_total",
             "Requests for locks by outcome; a lost lock had been acquired before",
             outcome=LOCK_OUTCOMES,
-        )
-        self.takeovers = make.counter(
-            f"{start}_fence_takeovers_total",
-            "Fences taken from an owner that had not let them go; abandoned: it died, or its run failed; working: it "
-            "was at work, and has worked in vain (F6)",
-            role=ROLES,
-            owner=("abandoned", "working"),
         )
         self.wakes = make.counter(
             f"{start}_wakes_total",
@@ -301,8 +290,9 @@ class WorkerMetrics(ProcessMetrics):
         )
         self.table_gauges = [self.halted, self.last_success]
         """Gauges with the label ``table`` that end with their table."""
-        self.engine_up = make.gauge(f"{start}_engine_up", "1 while the worker's engine (Spark session) is open")
-        self.engine_failures = make.counter(
+        of_engine = make if has_engine else MetricMaker(CollectorRegistry())
+        self.engine_up = of_engine.gauge(f"{start}_engine_up", "1 while the worker's engine (Spark session) is open")
+        self.engine_failures = of_engine.counter(
             f"{start}_engine_failures_total",
             "Times that the worker's engine (Spark session) failed; not_opened: the next task tries again; died: its "
             "JVM has ended, and the process is replaced",
@@ -321,7 +311,7 @@ class SparkWorkerMetrics(WorkerMetrics):
     """What every worker with a Spark session counts besides."""
 
     def __init__(self, component: Component, *, package: str, tasks: Sequence[str]) -> None:
-        super().__init__(component, package=package, tasks=tasks)
+        super().__init__(component, package=package, tasks=tasks, has_engine=True)
         self.interrupted = self.make.counter(
             f"icedb_{component}_interrupted_jobs_total",
             "Spark jobs that were interrupted; time_limit: ran too long; stopped: the run had lost its lock or fence; "

@@ -105,7 +105,7 @@ class LogReaders:
             return self._steady.setdefault(paths.prefix, SteadyTime(1))
 
     def holds_of(self, paths: TablePaths) -> HoldReader:
-        """Return what is kept of the table's leases and pins with its reader."""
+        """Return what is kept of the table's leases and tags with its reader."""
         with self._lock:
             kept = self._kept.get(paths.prefix)
             return HoldReader() if kept is None else kept.holds

@@ -69,14 +69,6 @@ class ServiceSettings(StoreFields, BaseSettings):
     """How long a lock outlives a worker that died, milliseconds. Renewed every third of it. Shorter hands work over
     sooner, longer rides out pauses."""
 
-    clock_skew_warn_ms: Annotated[int, Field(ge=2 * SECOND_MS)] = 30 * SECOND_MS
-    """How far this host's clock and the store's may be apart before the log and an alert say so, milliseconds. Nothing
-    is lost or deleted early by any skew; docs/internals/clocks.md says what suffers. The store tells whole seconds."""
-
-    clock_skew_limit_ms: Annotated[int, Field(ge=2 * SECOND_MS)] = 5 * MINUTE_MS
-    """A service whose clock is further off than this waits before it starts work, and logs that, milliseconds; a
-    running one goes on. S3 itself refuses requests of a host that is 15 minutes off."""
-
     message_expiry_ms: Annotated[int, Field(ge=SECOND_MS)] = 10 * MINUTE_MS
     """How long a wake-up may wait in a queue, milliseconds. An expired one is made good by the next sweep. It has to be
     longer than all tables' turns take: those that wait are else woken a second time behind those that had their turn,
@@ -155,7 +147,6 @@ class ServiceSettings(StoreFields, BaseSettings):
         for name in ("ingest_sweep_interval_ms", "merge_sweep_interval_ms", "janitor_sweep_interval_ms"):
             # A sweep's wake-up would collapse into its own expired predecessor for a whole interval.
             self._require(name, "<", "message_expiry_ms")
-        self._require("clock_skew_warn_ms", "<=", "clock_skew_limit_ms")
         self._require("redis_timeout_ms", "<=", "lock_ttl_ms", factor=4, why=" (a renewal has to fit)")
         return self
 

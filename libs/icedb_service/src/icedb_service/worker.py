@@ -207,7 +207,7 @@ class WorkerContext(Generic[E]):
     def warehouse(self) -> Warehouse:
         """The warehouse, opened in this process."""
         warehouse = self.settings.store_settings.open()
-        watch_clock(warehouse.store, self.metrics.clock, clock=self.clock, settings=self.settings)
+        watch_clock(warehouse.store, self.metrics.clock, clock=self.clock)
         return warehouse
 
     @cached_property
@@ -289,7 +289,6 @@ class WorkerContext(Generic[E]):
 
     def _note_fence(self, table: str, acquired: Acquired) -> None:
         if acquired.previous_holder != "free":
-            self.metrics.takeovers.labels(acquired.role, acquired.previous_holder).inc()
             get_logger().info("fence_taken", table=table, **asdict(acquired))
 
     @contextmanager

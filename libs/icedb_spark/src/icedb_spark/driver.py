@@ -17,7 +17,7 @@ from icedb_log.clock import Clock, SystemClock
 from icedb_log.commit.table import Table, name_owner
 from icedb_log.errors import CommitOutcomeUnknown, InvalidRequest, Unavailable
 from icedb_log.holds.leases import acquire_lease
-from icedb_log.holds.pins import read_pinned
+from icedb_log.holds.tags import read_tagged
 from icedb_log.ingest.append import (
     AppendJob,
     append_files,
@@ -45,8 +45,8 @@ def take_snapshot(options: ReadOptions, *, clock: Clock) -> PinnedSnapshot:
     """Decide which files a DataFrame reads.
 
     Raises:
-        InvalidRequest: A wrong option: the condition, a column, a partition, a time, a pin.
-        NotFound: No such table or pin.
+        InvalidRequest: A wrong option: the condition, a column, a partition, a time, a tag.
+        NotFound: No such table or tag.
         HaltError: The log cannot be read.
         Unavailable: The store did not answer.
     """
@@ -85,8 +85,8 @@ def check_selection(options: ReadOptions, paths: TablePaths, schema: Mapping[str
 
 
 def _read_snapshot(table: Table, options: ReadOptions) -> Snapshot:
-    if options.pin is not None:
-        return read_pinned(table, options.pin)[1]
+    if options.tag is not None:
+        return read_tagged(table, options.tag)[1]
     view = table.read_log()
     if options.as_of_ms is not None and options.as_of_ms > view.store_now_ms:
         raise InvalidRequest(

@@ -25,7 +25,7 @@ DEFAULT_LEASE_MS: Final = 30 * 60 * 1000
 DEFAULT_MAX_FILES: Final = 1000
 
 _PLACE: Final = ("table", "store", "s3Endpoint", "s3Region", "taskMemory", "scratchFolder")
-_READ: Final = (*_PLACE, "where", "columns", "asOf", "pin", "partitions", "lease", "splitBytes")
+_READ: Final = (*_PLACE, "where", "columns", "asOf", "tag", "partitions", "lease", "splitBytes")
 _STREAM: Final = ("startingFrom", "maxFilesPerTrigger", "maxBytesPerTrigger", "failOnDataLoss")
 _WRITE: Final = (*_PLACE, "writeId", "wait")
 
@@ -43,7 +43,7 @@ class ReadOptions:
         where: A condition over the columns, DuckDB's SQL; ``None``: all rows.
         columns: Which columns, in this order; ``None``: all.
         as_of_ms: Time travel, unix ms.
-        pin: Name of a pin.
+        tag: Name of a tag.
         filters: Which partitions.
         lease_ms: How long the files are to be held beyond the grace period; ``None``: not.
         split_bytes: Bytes of data files for one task.
@@ -53,7 +53,7 @@ class ReadOptions:
     where: str | None
     columns: tuple[str, ...] | None
     as_of_ms: int | None
-    pin: str | None
+    tag: str | None
     filters: tuple[PartitionFilter, ...]
     lease_ms: int | None
     split_bytes: int
@@ -89,20 +89,20 @@ def parse_read_options(given: Mapping[str, str]) -> ReadOptions:
         where=options.text("where"),
         columns=options.names("columns"),
         as_of_ms=None if as_of is None else to_ms(as_of, what="option asOf"),
-        pin=options.text("pin"),
+        tag=options.text("tag"),
         filters=options.filters("partitions"),
         lease_ms=options.duration_ms("lease"),
         split_bytes=options.size_bytes("splitBytes") or DEFAULT_SPLIT_BYTES,
     )
-    if read.pin is not None and (read.as_of_ms is not None or read.lease_ms is not None):
-        raise InvalidRequest("option pin: a pin has its own time and holds its files itself: leave asOf and lease out")
+    if read.tag is not None and (read.as_of_ms is not None or read.lease_ms is not None):
+        raise InvalidRequest("option tag: a tag has its own time and holds its files itself: leave asOf and lease out")
     return read
 
 
 def parse_stream_options(given: Mapping[str, str]) -> StreamOptions:
     """Return the options of a stream. Raises InvalidRequest, also for options that mean nothing to a stream."""
     options = _Options(given, known=(*_READ, *_STREAM))
-    for name in ("asOf", "pin"):
+    for name in ("asOf", "tag"):
         if options.text(name) is not None:
             raise InvalidRequest(f"option {name}: a stream follows the table; say where it begins with startingFrom")
     starting = options.text("startingFrom") or "latest"

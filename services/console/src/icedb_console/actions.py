@@ -1,7 +1,7 @@
 """What people may have done by the console, each with the right ``maintain`` and after they have confirmed it.
 
 Workers are woken, as the ``icedb`` command wakes them: what they do is theirs. What stands in the store alone (a batch
-in quarantine, a pin, a lease) is done at once, by the functions that the command calls.
+in quarantine, a tag, a lease) is done at once, by the functions that the command calls.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ from typing import Final
 
 from icedb_log.clock import Clock
 from icedb_log.holds.leases import release_lease
-from icedb_log.holds.pins import unpin
+from icedb_log.holds.tags import delete_tag
 from icedb_log.ingest.quarantine_ops import drop_quarantined, retry_quarantined
 from icedb_log.names import INGEST_FLUSH, JANITOR_VACUUM, MERGE_MERGE
 from icedb_log.store.store_clock import AlignedClock
@@ -32,7 +32,7 @@ class Action:
         title: What a button says.
         question: What is asked before; ``{table}`` and ``{what}`` stand for the names.
         effect: What comes of it, for who decides.
-        needs: What of the table it is about: ``batch``, ``pin``, ``lease``; empty: the whole table.
+        needs: What of the table it is about: ``batch``, ``tag``, ``lease``; empty: the whole table.
         is_final: Whether nobody can take it back.
         loses_rows: Whether rows go by it: then the right ``erase`` is needed, too.
     """
@@ -75,11 +75,11 @@ ACTIONS: Final[Mapping[str, Action]] = {
         is_final=True,
         loses_rows=True,
     ),
-    "unpin": Action(
-        "End the pin",
-        "End pin {what} of table {table}?",
-        "What only it holds may be deleted when a grace period is over. The pinned state cannot be read after that.",
-        needs="pin",
+    "delete_tag": Action(
+        "End the tag",
+        "End tag {what} of table {table}?",
+        "What only it holds may be deleted when a grace period is over. The tagged state cannot be read after that.",
+        needs="tag",
         is_final=True,
     ),
     "release": Action(
@@ -130,7 +130,7 @@ class Actions:
             "vacuum": lambda: self._wake(JANITOR_VACUUM, table),
             "retry": lambda: self._retry(place, what),
             "drop": lambda: _drop(place, what),
-            "unpin": lambda: f"pin {what} {'has ended' if unpin(place, what) else 'had ended before'}",
+            "delete_tag": lambda: f"tag {what} {'has ended' if delete_tag(place, what) else 'had ended before'}",
             "release": lambda: _release(place, what),
         }
         return work[name]()

@@ -35,7 +35,7 @@ from icedb_console.queries import Queries, QueryFailed, QueryRows
 from icedb_console.query_api import answer_rows, read_statement
 from icedb_console.query_process import FORMATS, MAX_FILE_BYTES
 from icedb_console.rendering import OLD_MS, Renderer
-from icedb_console.sessions import FORM_FIELD, Sessions
+from icedb_console.sessions import FORM_FIELD, MAX_STREAMS, Sessions
 from icedb_console.settings import ConsoleSettings
 from icedb_console.table_facts import MOST_COMMITS, FactsReader, TableFacts
 from icedb_console.views import (
@@ -394,8 +394,8 @@ class Pages:
         sessions = self._parts.sessions
         identity = sessions.require(request, Verb.READ, name) if name else sessions.identify(request)
         note(request, "live", identity)
-        if self._streams >= self._parts.settings.console_max_streams:
-            raise Overloaded(f"{self._streams} pages are kept up to date already (ICEDB_CONSOLE_MAX_STREAMS)")
+        if self._streams >= MAX_STREAMS:
+            raise Overloaded(f"{self._streams} pages are kept up to date already")
         sessions.hold_stream(request, identity)
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
         return StreamingResponse(

@@ -29,6 +29,7 @@ from icedb_console.settings import ConsoleSettings
 
 MAX_QUERY_CHARS: Final = 65_536
 DESCRIBED_FILES: Final = 100
+QUERY_THREADS: Final = 2
 _PASSED_ON: Final = ("PATH", "LD_LIBRARY_PATH", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE")
 _ANSWER_BYTES: Final = max(4 * MAX_ANSWER_BYTES, MAX_FILE_BYTES * 4 // 3) + MIB
 
@@ -182,7 +183,7 @@ class Queries:
             "store": self._store_environment(),
             "limit_ms": settings.console_query_limit_ms,
             "memory_bytes": settings.query_memory_bytes,
-            "thread_count": settings.console_query_threads,
+            "thread_count": QUERY_THREADS,
             "max_rows": settings.console_query_rows,
         }
         pipe = asyncio.subprocess.PIPE

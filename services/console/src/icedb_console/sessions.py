@@ -38,6 +38,8 @@ FORM_FIELD: Final = "form_key"
 MAX_TOKEN_CHARS: Final = 2800
 """Sealed they are a third longer, and browsers keep no larger cookie than 4 KiB."""
 MAX_FORM_BYTES: Final = 256 * KIB
+MAX_STREAMS: Final = 300
+"""Pages that are kept up to date at once; more show what was when they were loaded."""
 _MAX_FIELDS: Final = 32
 _COOKIE_CHARS: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~+/=")
 """What tokens are made of (RFC 6750)."""
@@ -54,9 +56,7 @@ class Sessions:
     def __init__(self, guard: AccessGuard, settings: ConsoleSettings) -> None:
         self.guard = guard
         self._access = HttpAccess(guard, max_requests=settings.http_max_connections)
-        self._streams = Places(
-            "pages that are kept up to date", setting="ICEDB_CONSOLE_MAX_STREAMS", size=settings.console_max_streams
-        )
+        self._streams = Places("pages that are kept up to date", size=MAX_STREAMS)
         self._has_tls = settings.tls_cert_file is not None
         secret = settings.console_secret
         key = secrets.token_bytes() if secret is None else secret.get_secret_value().encode()

@@ -37,14 +37,8 @@ class ConsoleSettings(HttpServiceSettings, ReaderSettings):
     """Memory of a query, MiB, the log of its tables aside; above it the query fails. With `ICEDB_CONSOLE_MAX_QUERIES`
     it bounds what all of them take."""
 
-    console_query_threads: Annotated[int, Field(ge=1, le=256)] = 2
-    """Processor threads of a query."""
-
     console_query_rows: Annotated[int, Field(ge=1, le=MAX_ROWS)] = 1000
     """Rows of a result that are shown."""
-
-    console_max_streams: Annotated[int, Field(ge=0, le=100_000)] = 300
-    """Pages that are kept up to date at once; more show what was when they were loaded."""
 
     console_session_ms: Annotated[int, Field(ge=MINUTE_MS)] = 12 * HOUR_MS
     """How long a browser stays signed in, milliseconds."""

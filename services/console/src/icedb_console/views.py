@@ -119,7 +119,7 @@ _NUMBERS: Final = ("INT", "DOUBLE", "FLOAT", "DECIMAL", "REAL")
 GUARD_WORDS: Final[Mapping[Guard, str]] = {
     "grace": "kept by the grace period: queries that have begun may still read it",
     "lease": "kept by lease",
-    "pin": "kept by pin",
+    "tag": "kept by tag",
     "publication": "kept by a publication: engines may have been shown it",
     "commit": "kept for a commit under way",
     "staged": "kept: it decided a batch that is still staged",

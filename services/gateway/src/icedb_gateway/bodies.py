@@ -25,6 +25,8 @@ T = TypeVar("T")
 
 SLICE_BYTES: Final = 256 * 1024
 """What is given to the connection at once: it holds no more of a body than this when the client reads slowly."""
+BODY_WAIT_MS: Final = 5000
+"""How long a request waits until its file may be sent."""
 
 
 class ClientLeft(Exception):
@@ -50,7 +52,7 @@ class Bodies:
         self._metrics = metrics
         self._room = Budget(
             Places("files on their way", setting="ICEDB_GATEWAY_MAX_BODIES", size=settings.gateway_max_bodies),
-            wait_ms=settings.gateway_body_wait_ms,
+            wait_ms=BODY_WAIT_MS,
             explain=lambda count, _: Overloaded(
                 f"{count} files are being sent already (ICEDB_GATEWAY_MAX_BODIES): try again",
                 retry_after_ms=RETRY_AFTER_MS,

@@ -1,8 +1,8 @@
 """How tables look as keys: the names of their files, pages of them, and where the next page begins. Pure.
 
 A key is ``<table ref>/<partition path>/<file>.parquet``. The ref is ``events`` for the newest state,
-``events@1767312000000`` for the state at that time (unix milliseconds), ``events@pin-eom`` for what the pin ``eom`` has
-pinned. Neither ``:`` nor ``=`` is used: Hadoop takes the one for a scheme, and Hive the other for a partition.
+``events@1767312000000`` for the state at that time (unix milliseconds), ``events@tag-eom`` for what the tag ``eom`` has
+tagged. Neither ``:`` nor ``=`` is used: Hadoop takes the one for a scheme, and Hive the other for a partition.
 
 A snapshot's live files are sorted by path, and so by key: a page begins by bisection, and a folder that becomes a
 common prefix is skipped by another one, so that a page costs its own length and not the table's. ETag and time of a
@@ -24,32 +24,32 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
-from icedb_log.keys import MAX_MS, PIN_NAME, TABLE_NAME, file_time_ms
+from icedb_log.keys import MAX_MS, TABLE_NAME, TAG_NAME, file_time_ms
 from icedb_log.model import FileMarker
 
 from icedb_gateway.errors import S3Error, invalid_argument
 
-PIN_MARK: Final = "pin-"
+TAG_MARK: Final = "tag-"
 _SEPARATOR: Final = "@"
 _TIME: Final = re.compile(r"[0-9]{1,13}")
 
 
 @dataclass(frozen=True, slots=True)
 class TableRef:
-    """A table, in its newest state, or as of a time (unix ms), or as a pin has it."""
+    """A table, in its newest state, or as of a time (unix ms), or as a tag has it."""
 
     table: str
     as_of_ms: int | None = None
-    pin: str | None = None
+    tag: str | None = None
 
     @property
     def is_newest(self) -> bool:
         """Whether it is the newest state that is asked for."""
-        return self.as_of_ms is None and self.pin is None
+        return self.as_of_ms is None and self.tag is None
 
     def __str__(self) -> str:
-        if self.pin is not None:
-            return f"{self.table}{_SEPARATOR}{PIN_MARK}{self.pin}"
+        if self.tag is not None:
+            return f"{self.table}{_SEPARATOR}{TAG_MARK}{self.tag}"
         return self.table if self.as_of_ms is None else f"{self.table}{_SEPARATOR}{self.as_of_ms}"
 
 
@@ -60,8 +60,8 @@ def parse_table_ref(text: str) -> TableRef | None:
         return None
     if not separator:
         return TableRef(table)
-    if when.startswith(PIN_MARK) and PIN_NAME.fullmatch(when.removeprefix(PIN_MARK)):
-        return TableRef(table, pin=when.removeprefix(PIN_MARK))
+    if when.startswith(TAG_MARK) and TAG_NAME.fullmatch(when.removeprefix(TAG_MARK)):
+        return TableRef(table, tag=when.removeprefix(TAG_MARK))
     if _TIME.fullmatch(when) and str(int(when)) == when and int(when) <= MAX_MS:
         return TableRef(table, as_of_ms=int(when))
     return None
@@ -77,7 +77,7 @@ class SnapshotName:
     """Which state of a table a listing shows.
 
     Attributes:
-        folder: First component of its keys, e.g. ``events`` or ``events@pin-eom``.
+        folder: First component of its keys, e.g. ``events`` or ``events@tag-eom``.
         snapshot_id: As of :class:`icedb_log.log.fold.Snapshot`.
         last_commit_ms: Time of its newest commit: how another replica finds it again.
     """

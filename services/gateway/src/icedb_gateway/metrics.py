@@ -72,10 +72,6 @@ class GatewayMetrics(EndpointMetrics):
             "Requests whose sender was not recognised, by S3's code; malformed: any other",
             code=REFUSALS,
         )
-        self.lost_listings = make.counter(
-            "icedb_gateway_lost_listings_total",
-            "Listings that were restarted because the snapshot of their first page was gone",
-        )
         self.missing_files = make.counter(
             "icedb_gateway_missing_files_total",
             "Requests for a live file that was not in the store: the table is damaged",

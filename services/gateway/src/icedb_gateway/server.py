@@ -239,7 +239,7 @@ class Gateway(EndpointService[GatewaySettings, GatewayMetrics]):
             on_refresh=metrics.observe_refresh,
         )
         stack.callback(tables.close)
-        names = TableNames(self._warehouse, work=work, clock=clock, max_age_ms=settings.gateway_tables_staleness_ms)
+        names = TableNames(self._warehouse, work=work, clock=clock, max_age_ms=10 * settings.gateway_staleness_ms)
         reads = TableReads(tables, work=work)
         secret = settings.gateway_iceberg_secret
         keys = VendedKeys(None if secret is None else secret.get_secret_value())

@@ -44,20 +44,14 @@ class GatewaySettings(HttpServiceSettings, ReaderSettings):
     gateway_staleness_ms: Annotated[int, Field(ge=0, le=MAX_STALENESS_MS)] = SECOND_MS
     """How old the knowledge of a table's log may be when a listing begins, or when the Iceberg catalog answers,
     milliseconds. 0 reads the log each time; more saves requests to the store, and publishes a table that changes all
-    the time less often: each time writes its new manifests."""
-
-    gateway_tables_staleness_ms: Annotated[int, Field(ge=0, le=MAX_STALENESS_MS)] = 10 * SECOND_MS
-    """How old the list of all tables may be, milliseconds. Only listings above a table's own folder use it."""
+    the time less often: each time writes its new manifests. The list of all tables may be ten times as old."""
 
     gateway_part_kb: Annotated[int, Field(ge=64, le=64 * KIB)] = 4 * KIB
     """Largest part of a file that is fetched from the store at once, KiB. A body holds at most two in memory."""
 
     gateway_max_bodies: Annotated[int, Field(ge=1, le=10_000)] = 64
-    """Files that are sent at once; more wait for `ICEDB_GATEWAY_BODY_WAIT_MS`. With the parts' size it bounds memory:
-    64 bodies of two parts of 4 MiB are 512 MiB at worst."""
-
-    gateway_body_wait_ms: Annotated[int, Field(ge=0)] = 5 * SECOND_MS
-    """How long a request waits until its file may be sent, milliseconds; then it is answered 503 (SlowDown)."""
+    """Files that are sent at once; more wait for 5 s, then are answered 503 (SlowDown). With the parts' size it bounds
+    memory: 64 bodies of two parts of 4 MiB are 512 MiB at worst."""
 
     gateway_send_timeout_ms: Annotated[int, Field(ge=100)] = 2 * MINUTE_MS
     """How long a client may take to read the next 256 KiB of a file, milliseconds; then its connection is closed.

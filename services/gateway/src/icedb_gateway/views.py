@@ -8,7 +8,7 @@ The rules of what a client may see:
   or a commit landed late), the listing is refused, and never goes on with another snapshot: rows would be twice or not
   there at all.
 * A key can be read for as long as some log file names it, live or tombstoned, since only what was live in some snapshot
-  is named: who listed it before a merge reads on, for the data grace period at least, and longer while leases or pins
+  is named: who listed it before a merge reads on, for the data grace period at least, and longer while leases or tags
   hold it. When it goes is the janitor's business alone.
 """
 
@@ -17,7 +17,7 @@ from typing import Final
 
 from cachetools import LRUCache, TTLCache
 from icedb_log.errors import BelowHorizon, InvalidRequest, NotFound
-from icedb_log.holds.pins import read_pinned
+from icedb_log.holds.tags import read_tagged
 from icedb_log.log.fold import Snapshot
 from icedb_log.model import FileMarker
 from icedb_log.serving.table_cache import TableState
@@ -27,9 +27,9 @@ from icedb_gateway.errors import invalid_argument
 from icedb_gateway.listing import SnapshotName, TableRef
 from icedb_gateway.requests import GatewayParts
 
-PIN_AGE_MS: Final = 10_000
-"""How long a pin is believed to last without a look."""
-MAX_PINS: Final = 64
+TAG_AGE_MS: Final = 10_000
+"""How long a tag is believed to last without a look."""
+MAX_TAGS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class TableViews:
         self._reads = parts.reads
         self._staleness_ms = parts.settings.gateway_staleness_ms
         self._kept = make_kept(MAX_KEPT_FILES)
-        self._pins: TTLCache[TableRef, Snapshot] = TTLCache(MAX_PINS, PIN_AGE_MS, parts.clock.monotonic_ms)
+        self._tags: TTLCache[TableRef, Snapshot] = TTLCache(MAX_TAGS, TAG_AGE_MS, parts.clock.monotonic_ms)
 
     def data_prefix(self, ref: TableRef) -> str:
         """Return what the paths of a table's data files begin with."""
@@ -71,16 +71,16 @@ class TableViews:
         """Return the snapshot with which a listing begins.
 
         Raises:
-            NotFound: No such table, or no such pin.
-            InvalidRequest: A time in the future or below the horizon, or a pin that has ended.
+            NotFound: No such table, or no such tag.
+            InvalidRequest: A time in the future or below the horizon, or a tag that has ended.
             Unavailable: The store did not answer in time.
             HaltError: The log is damaged.
         """
         state = await self._reads.read(ref.table, max_staleness_ms=self._staleness_ms)
-        if ref.pin is None:
+        if ref.tag is None:
             return await self._at(ref, state)
         try:
-            return await self._pinned(ref)
+            return await self._tagged(ref)
         except NotFound as error:  # the table is there: an empty listing would hide a slip of the pen
             raise invalid_argument(str(error)) from error
 
@@ -101,8 +101,7 @@ class TableViews:
                     self._kept[name] = found
                     return found
         except NotFound:
-            pass  # the table, or the pin, went in the middle: what is left of the listing must not look complete
-        self._parts.metrics.lost_listings.inc()
+            pass  # the table, or the tag, went in the middle: what is left of the listing must not look complete
         raise invalid_argument(
             f"The continuation token provided is of a state of {ref} that cannot be read any more: the listing took "
             "longer than the table's log files are kept, or a commit landed in it late. List again from the beginning.",
@@ -123,8 +122,8 @@ class TableViews:
             must_be_fresh: Read the log now. Raises as :meth:`snapshot`.
         """
         path = f"{self.data_prefix(ref)}{rest}"
-        if ref.pin is not None:
-            marker = (await self._pinned(ref)).live.find(path)
+        if ref.tag is not None:
+            marker = (await self._tagged(ref)).live.find(path)
             return None if marker is None else FoundFile(path, marker)
         if not must_be_fresh:
             state = await self._reads.read(ref.table, max_staleness_ms=self._staleness_ms)
@@ -149,8 +148,8 @@ class TableViews:
         return FoundFile(path, None) if state.log.named(path).dead_in else None
 
     async def _look_for(self, ref: TableRef, name: SnapshotName, staleness_ms: int) -> Snapshot | None:
-        if ref.pin is not None:
-            found = await self._pinned(ref)
+        if ref.tag is not None:
+            found = await self._tagged(ref)
             return found if found.snapshot_id == name.snapshot_id else None
         state = await self._reads.read(ref.table, max_staleness_ms=staleness_ms)
         if ref.is_newest and state.snapshot.snapshot_id == name.snapshot_id:
@@ -172,14 +171,14 @@ class TableViews:
             raise invalid_argument(f"{ref}: this time has not come yet; leave out what follows the @ for the newest")
         return await self._reads.work.run_compute(lambda: state.at(as_of_ms))
 
-    async def _pinned(self, ref: TableRef) -> Snapshot:
-        if (known := self._pins.get(ref)) is not None:
+    async def _tagged(self, ref: TableRef) -> Snapshot:
+        if (known := self._tags.get(ref)) is not None:
             return known
-        table, pin = self._parts.warehouse.table(ref.table), ref.pin or ""
+        table, tag = self._parts.warehouse.table(ref.table), ref.tag or ""
         try:
-            _, snapshot = await self._reads.work.run_blocking(ref.table, lambda: read_pinned(table, pin))
+            _, snapshot = await self._reads.work.run_blocking(ref.table, lambda: read_tagged(table, tag))
         except (NotFound, InvalidRequest):
-            self._pins.pop(ref, None)
+            self._tags.pop(ref, None)
             raise
-        self._pins[ref] = snapshot
+        self._tags[ref] = snapshot
         return snapshot

@@ -29,6 +29,9 @@ from icedb_ingest.settings import IngestSettings
 if TYPE_CHECKING:
     from icedb_engine.jobs.engine import JobEngine
 
+MAX_ROUNDS: Final = 20
+"""Commits of one table in a row before another table gets its turn."""
+
 VIEW_NAMES_AGE_MS: Final = 30 * SECOND_MS
 """How long a process remembers which views a table has; a new one is found by the sweep before that."""
 
@@ -77,7 +80,7 @@ class FeedTasks:
         place = self._context.warehouse.table(table)
         results: list[FeedResult] = []
         is_put_off = False
-        while len(results) < self._settings.flush_max_rounds:
+        while len(results) < MAX_ROUNDS:
             is_put_off = bool(self._watch.wait_for_turn(table))
             if is_put_off:
                 break  # the sweep takes it up

@@ -11,7 +11,6 @@ from icedb_service.metrics import DURATION_BUCKETS_S, SparkWorkerMetrics
 
 BATCH_OUTCOMES: Final = ("committed", "rejected", "duplicate")
 FEED_OUTCOMES: Final = ("taken", "refused")
-IMPORT_OUTCOMES: Final = ("imported", "imported_before", "empty", "refused")
 INGEST_TASKS: Final = (INGEST_FLUSH, INGEST_SWEEP, INGEST_IMPORT, INGEST_FEED)
 LARGE_TASKS: Final = (INGEST_LARGE_FLUSH,)
 LARGE_OUTCOMES: Final = ("left", "flushed", "flushed_here")
@@ -41,7 +40,6 @@ class IngestMetrics(SparkWorkerMetrics):
         )
         self.commits = make.counter("icedb_ingest_commits_total", "Log files committed")
         self.rows = make.counter("icedb_ingest_rows_total", "Rows made live")
-        self.files = make.counter("icedb_ingest_files_total", "Data files made live")
         self.written = make.counter("icedb_ingest_written_bytes_total", "Bytes of data files made live")
         self.deferred = make.counter(
             "icedb_ingest_deferred_batches_total",
@@ -65,11 +63,6 @@ class IngestMetrics(SparkWorkerMetrics):
             "icedb_ingest_put_off_total",
             "Flush runs that left batches staged; interval: the next commit is not due; log_full: the log has no room",
             reason=PUT_OFF_REASONS,
-        )
-        self.import_files = make.counter(
-            "icedb_ingest_import_files_total",
-            "Source files of imports; imported_before: skipped; empty: without rows; refused: with a reason",
-            outcome=IMPORT_OUTCOMES,
         )
         self.feed_commits = make.counter(
             "icedb_ingest_feed_commits_total",
@@ -118,14 +111,9 @@ class IngestMetrics(SparkWorkerMetrics):
 
     def record_import(self, result: ImportResult) -> None:
         """Count one import."""
-        self.import_files.labels("imported").inc(result.file_count)
-        self.import_files.labels("imported_before").inc(result.imported_before_count)
-        self.import_files.labels("empty").inc(result.empty_count)
-        self.import_files.labels("refused").inc(len(result.refused))
         self._record_live(result, len(result.committed_keys))
 
     def _record_live(self, result: FlushResult | FeedResult | ImportResult, commits: int) -> None:
         self.commits.inc(commits)
         self.rows.inc(result.row_count)
-        self.files.inc(result.file_count)
         self.written.inc(result.size_bytes)

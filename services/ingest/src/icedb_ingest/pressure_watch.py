@@ -14,6 +14,8 @@ from cachetools import LRUCache
 from icedb_log.commit.invariants import MAX_LOG_FILES
 from icedb_log.errors import IceDBError, NotFound
 from icedb_log.ingest.pressure import (
+    BACKLOG_FILES,
+    LOG_FILES,
     Pressure,
     find_trouble,
     is_failure,
@@ -28,7 +30,6 @@ from icedb_log.log.state import LogState
 from icedb_log.serving.status import list_backlog
 from icedb_log.store.object_store import list_all
 from icedb_log.table.stored_config import read_table_config
-from icedb_log.table.table_config import TableConfig
 from icedb_log.units import SECOND_MS
 from icedb_service.logs import get_logger
 from icedb_service.redis_clients import LockBusy
@@ -70,7 +71,6 @@ class _Known:
         measured_ms: When it was measured last.
         cost_ms: How long that took.
         pressure: What was found.
-        config: The table's bounds, as read then.
         log_files: How many there were, then or at the last commit of this process.
         backlog_files: Data files that a merge would take.
         counted_ms: When they were counted.
@@ -85,7 +85,6 @@ class _Known:
     measured_ms: int | None = None
     cost_ms: int = 0
     pressure: Pressure = _NO_PRESSURE
-    config: TableConfig | None = None
     log_files: int = 0
     backlog_files: int = 0
     counted_ms: int | None = None
@@ -96,17 +95,13 @@ class _Known:
     @property
     def is_calm(self) -> bool:
         """Whether it had no pressure, and can hardly have some by now."""
-        config = self.config
-        return (
-            config is not None
-            and self.pressure.level == "none"
-            and self.log_files < config.log_files_slow
-            and not self.is_backlog_near(config)
-        )
+        is_low = self.log_files < LOG_FILES.slow and not self.is_backlog_near
+        return self.counted_ms is not None and self.pressure.level == "none" and is_low
 
-    def is_backlog_near(self, config: TableConfig) -> bool:
+    @property
+    def is_backlog_near(self) -> bool:
         """Whether the merge backlog may be at half of what slows flushes down."""
-        return 2 * (self.backlog_files + self.committed_files) >= config.backlog_files_slow
+        return 2 * (self.backlog_files + self.committed_files) >= BACKLOG_FILES.slow
 
 
 class PressureWatch:
@@ -253,7 +248,7 @@ class PressureWatch:
             Unavailable: The store did not answer.
         """
         known = self._known(paths.name)
-        if known.config is not None and not known.is_calm:
+        if known.counted_ms is not None and not known.is_calm:
             return self._is_due(known)
         if not self._foreign_words.is_due(paths.name):
             return False
@@ -277,14 +272,14 @@ class PressureWatch:
 
     def _measure(self, paths: TablePaths, known: _Known) -> None:
         table, clock = self._context.warehouse.table(paths.name), self._context.clock
-        config = known.config = read_table_config(table)
+        config = read_table_config(table)
         listing = list_all(table.store, paths.log_prefix)
-        if self._is_backlog_worth_a_count(known, config):
+        if self._is_backlog_worth_a_count(known):
             log = LogState.of(self._context.readers.of_table(table).read())
             known.backlog_files = len(list_backlog(log, paths=paths, config=config))
             known.counted_ms, known.committed_files = clock.monotonic_ms(), 0
         known.log_files = len(listing.objects)
-        known.pressure = measure_pressure(log_files=known.log_files, backlog_files=known.backlog_files, config=config)
+        known.pressure = measure_pressure(log_files=known.log_files, backlog_files=known.backlog_files)
         known.interval_ms = self.interval_ms(known.pressure)
         others = [
             info.modified_ms
@@ -295,10 +290,10 @@ class PressureWatch:
             landed_ms = clock.monotonic_ms() - max(0, listing.store_now_ms - max(others))
             known.last_ms = max(landed_ms, known.last_ms or landed_ms)
 
-    def _is_backlog_worth_a_count(self, known: _Known, config: TableConfig) -> bool:
+    def _is_backlog_worth_a_count(self, known: _Known) -> bool:
         return (
             known.counted_ms is None
-            or known.is_backlog_near(config)
+            or known.is_backlog_near
             or self._context.clock.monotonic_ms() - known.counted_ms >= CALM_INTERVAL_MS
         )
 

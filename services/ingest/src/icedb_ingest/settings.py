@@ -36,9 +36,6 @@ class IngestSettings(SparkServiceSettings, BatchBoundSettings):
     flush_max_mb: Annotated[int, Field(ge=1)] = 512
     """Most staged bytes in one commit, MiB; a single larger batch is taken alone."""
 
-    flush_max_rounds: Annotated[int, Field(ge=1, le=1000)] = 20
-    """Commits of one table in a row before another table gets its turn."""
-
     flush_large_mb: Annotated[int, Field(ge=1)] = 64
     """A batch above this, after decompression, is large, MiB: it is committed alone, by the worker of the queue
     `ingest-large` where one runs, so that other tables do not wait for it. Lower keeps the others faster; higher puts

@@ -37,7 +37,7 @@ from icedb_service.tasks import define_task
 from icedb_service.tracing import current_run
 from icedb_service.worker import WorkerContext, sweep_tables
 
-from icedb_ingest.feeds import FeedTasks
+from icedb_ingest.feeds import MAX_ROUNDS, FeedTasks
 from icedb_ingest.flush_choice import FlushChoice, Takes
 from icedb_ingest.imports import ImportTasks
 from icedb_ingest.metrics import IngestMetrics
@@ -123,7 +123,7 @@ class IngestTasks:
         is_staged = self._choice.is_streaming(table) or self._choice.has_work(place, "small")
         self._watch.look(place.paths, max_age_ms=MAX_PRESSURE_AGE_MS if is_staged else None)
         if is_staged:
-            self._flush_rounds(place.paths, run, "small", max_rounds=self._settings.flush_max_rounds)
+            self._flush_rounds(place.paths, run, "small", max_rounds=MAX_ROUNDS)
         has_large = self._choice.has_large(table)
         if has_large and run.put_off is None and not self._wake_large(table):
             self._flush_rounds(place.paths, run, "large", max_rounds=1)

@@ -63,9 +63,6 @@ class JanitorMetrics(WorkerMetrics):
             "the table is unnamed, a person has to look",
             "guard",
         )
-        self.orphan_share = self._by_table(
-            "orphan_share_ratio", "Part of a table's bytes that no log file names and that are old, at the last sweep"
-        )
         self.lost_commits = self._by_table(
             "lost_commits",
             "Commits that landed and whose log files are gone, at the last vacuum",
@@ -120,7 +117,6 @@ class JanitorMetrics(WorkerMetrics):
         counts: dict[OrphanGuard, int] = {"age": result.walk.young_tally.count, "share": result.held.count}
         for guard, count in counts.items():
             self.waiting_orphans.labels(paths.name, guard).set(count)
-        self.orphan_share.labels(paths.name).set(result.share)
         self.unknown.labels(paths.name).set(result.walk.unknown_count)
 
     def record_purge(self, paths: TablePaths, result: PurgeResult, *, now_ms: int) -> None:

@@ -18,11 +18,3 @@ class JanitorSettings(ServiceSettings):
     janitor_orphan_share: Annotated[float, Field(ge=0, le=1)] = DEFAULT_MAX_SHARE
     """Part of a table's bytes that may be orphans, 0 to 1; above it none is deleted until a person has looked whether
     the log is whole. Higher cleans up after large runs that were cut off by itself, lower notices a lost log sooner."""
-
-    janitor_orphan_age_ms: Annotated[int, Field(ge=0)] = 0
-    """Data files that no log file names are kept for at least this long, milliseconds, whatever a table's own orphan
-    age is: more time to find out that a log was lost. It never makes a table's orphan age shorter."""
-
-    janitor_objects_per_run: Annotated[int, Field(ge=1000)] = 100_000
-    """Data files that one run deletes at most; then the table is woken again and waits its turn. Fewer share the
-    janitor more evenly between tables, more read the log less often."""

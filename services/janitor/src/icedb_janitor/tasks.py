@@ -34,6 +34,8 @@ from icedb_service.worker import WorkerContext, sweep_tables
 from icedb_janitor.metrics import JanitorMetrics
 from icedb_janitor.settings import JanitorSettings
 
+MAX_OBJECTS: Final = 100_000
+"""Data files that one run deletes; then the table is woken again and waits its turn."""
 RUNS_PER_TIME_LIMIT: Final = 3
 """A run of a purge ends after this part of a task's time limit; the next one goes on."""
 MAX_LOST_NAMES: Final = 10
@@ -73,7 +75,7 @@ class JanitorTasks:
                     steady=self._context.readers.steady_of(paths),
                     read_view=lambda view: self._context.readers.of_table(TableStore(opened.store, view)),
                 ),
-                bounds=VacuumBounds(max_objects=self._settings.janitor_objects_per_run),
+                bounds=VacuumBounds(max_objects=MAX_OBJECTS),
                 audit=self._open_audit(opened),
             )
             self._metrics.record_vacuum(paths, result, now_ms=self._context.clock.now_ms())
@@ -97,7 +99,7 @@ class JanitorTasks:
         """
         with self._context.lock(table) as held:
             opened = self._open(table, held)
-            age_ms = self._age_ms(opened) if older_than_ms is None else older_than_ms
+            age_ms = opened.config.orphan_age_ms if older_than_ms is None else older_than_ms
             result = self._sweep(opened, OrphanPolicy(age_ms, self._settings.janitor_orphan_share, force))
             self._orphan_sweeps.note(table)
         return Work.of(result)
@@ -145,10 +147,7 @@ class JanitorTasks:
             return None
         table = table.renewed()
         self._orphan_sweeps.note(table.name)
-        return self._sweep(table, OrphanPolicy(self._age_ms(table), self._settings.janitor_orphan_share))
-
-    def _age_ms(self, table: Table) -> int:
-        return max(self._settings.janitor_orphan_age_ms, table.config.orphan_age_ms)
+        return self._sweep(table, OrphanPolicy(table.config.orphan_age_ms, self._settings.janitor_orphan_share))
 
     def _sweep(self, table: Table, policy: OrphanPolicy) -> SweepResult:
         def account(orphans: OrphanResult) -> None:

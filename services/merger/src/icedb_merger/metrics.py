@@ -45,11 +45,6 @@ class MergeMetrics(SparkWorkerMetrics):
         self.moved = make.counter(
             "icedb_merge_bytes_total", "Bytes of data files; in: merged, out: made", direction=DIRECTIONS
         )
-        self.rows = make.counter("icedb_merge_rows_total", "Rows of data files that were made")
-        self.copied = make.counter(
-            "icedb_merge_copied_bytes_total", "Bytes of row groups that merges took over as they are, without decoding"
-        )
-        self.decoded = make.counter("icedb_merge_decoded_rows_total", "Rows that merges decoded and sorted")
         self.misfits = make.counter(
             "icedb_merge_promoted_misfits_total",
             "Values that do not fit a promoted column, in rows that rewrites made and that backfills gave the column",
@@ -107,7 +102,6 @@ class MergeMetrics(SparkWorkerMetrics):
         self.files.labels("out").inc(result.output_count)
         self.moved.labels("in").inc(result.input_bytes)
         self.moved.labels("out").inc(result.output_bytes)
-        self.rows.inc(max(0, result.rows_read - result.rows_removed))
         self.misfits.inc(result.misfit_count)
 
     def record_removal(self, removal: RemovalResult) -> None:
@@ -128,8 +122,5 @@ class MergeMetrics(SparkWorkerMetrics):
         self.files.labels("out").inc(result.output_count)
         self.moved.labels("in").inc(result.input_bytes)
         self.moved.labels("out").inc(result.output_bytes)
-        self.rows.inc(result.row_count)
-        self.copied.inc(result.copied_bytes)
-        self.decoded.inc(result.decoded_row_count)
         self.misfits.inc(result.misfit_count)
         self.folded.inc(result.folded_log_count)

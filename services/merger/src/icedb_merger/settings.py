@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from icedb_log.merge.merge_plan import COLD_LIMITS, HOT_LIMITS
+from icedb_log.merge.merge_plan import HOT_LIMITS
 from icedb_service.settings import SparkServiceSettings
 from pydantic import Field
 
@@ -13,14 +13,6 @@ class MergerSettings(SparkServiceSettings):
     merge_turn_ms: Annotated[int, Field(ge=100)] = 30_000
     """How long one table is merged before others get their turn, milliseconds; looked at between commits. What is left
     goes to the end of the queue. Longer costs less per byte, shorter keeps the lag of other tables down."""
-
-    merge_hot_bytes: Annotated[int, Field(ge=1)] = HOT_LIMITS.max_bytes
-    """Bytes of data files that one turn of the hot lane (newest partitions, size tiers) merges. Larger moves more
-    before others get their turn."""
-
-    merge_cold_bytes: Annotated[int, Field(ge=1)] = COLD_LIMITS.max_bytes
-    """Bytes of data files that one turn of the cold lane (partitions that rest, as far as possible) and of a full merge
-    merges."""
 
     merge_cold_interval_ms: Annotated[int, Field(ge=1000)] = 600_000
     """How often a sweep looks for cold merges of a table, at most, milliseconds. Longer leaves more small files in

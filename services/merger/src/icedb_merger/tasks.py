@@ -301,10 +301,8 @@ class MergeTasks:
                 return "amount", total
 
     def _limits(self, label: LaneLabel) -> MergeLimits:
-        settings, is_hot = self._settings, label == "hot"
-        max_bytes = settings.merge_hot_bytes if is_hot else settings.merge_cold_bytes
-        lane = HOT_LIMITS if is_hot else COLD_LIMITS
-        return replace(lane, max_bytes=max_bytes, commit_bytes=settings.merge_commit_bytes)
+        lane = HOT_LIMITS if label == "hot" else COLD_LIMITS
+        return replace(lane, commit_bytes=self._settings.merge_commit_bytes)
 
     def _account_erasure(self, before: Erasure, erasure: Erasure) -> None:
         if erasure.state == before.state:

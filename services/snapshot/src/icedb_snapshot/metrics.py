@@ -191,16 +191,6 @@ FIGURES: Final[Mapping[str, tuple[str | Callable[[TableStatus], float | None], s
     "data_grace_seconds": ("config.data_grace_ms", "How long a tombstoned data file stays."),
     "orphan_age_seconds": ("config.orphan_age_ms", "How long a data file stays that no log file names."),
     "log_grace_seconds": ("config.log_grace_ms", "How long a tombstoned log file stays."),
-    "slow_log_files": ("config.log_files_slow", "From so many log files on flushes come less often."),
-    "stop_log_files": ("config.log_files_stop", "From so many log files on front ends refuse batches."),
-    "slow_backlog_files": (
-        "config.backlog_files_slow",
-        "From so many data files that wait for a merge on, flushes come less often.",
-    ),
-    "stop_backlog_files": (
-        "config.backlog_files_stop",
-        "From so many data files that wait for a merge on, front ends refuse batches.",
-    ),
     "view_lag_seconds": (
         "view.lag_ms",
         "Of a view: how long the oldest commit that it has to take has waited; 0: none waits. Absent for tables.",

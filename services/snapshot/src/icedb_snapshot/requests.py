@@ -95,7 +95,7 @@ class SnapshotQuery:
         where: A condition on columns, not checked yet.
         min_commit: Id of a batch that the answer must have.
         presign_ms: How long URLs of files last.
-        pin: Name of a pin that is asked for.
+        tag: Name of a tag that is asked for.
         is_columnar: Whether files are named in record batches.
         with_bounds: Whether these have the bounds of columns.
         since_snapshot_id: What the caller has already; ``None``: the answer is whole.
@@ -108,7 +108,7 @@ class SnapshotQuery:
     where: str | None
     min_commit: str | None
     presign_ms: int | None
-    pin: str | None
+    tag: str | None
     is_columnar: bool
     with_bounds: bool
     since_snapshot_id: str | None
@@ -128,7 +128,7 @@ def parse_request(request: snapshot_pb2.GetSnapshotRequest) -> SnapshotQuery:
         where=optional(request, "where"),
         min_commit=check_batch_id(request.min_commit) if request.HasField("min_commit") else None,
         presign_ms=optional(request, "presign_ms"),
-        pin=optional(request, "pin"),
+        tag=optional(request, "tag"),
         is_columnar=request.columnar,
         with_bounds=request.with_bounds,
         since_snapshot_id=optional(request, "since_snapshot_id"),
@@ -140,11 +140,11 @@ def parse_request(request: snapshot_pb2.GetSnapshotRequest) -> SnapshotQuery:
         raise InvalidRequest(f"table {query.table}: record batches have no URLs: leave columnar or presign_ms out")
     if query.with_bounds and not query.is_columnar:
         raise InvalidRequest(f"table {query.table}: with_bounds is for record batches: set columnar, too")
-    if query.pin is not None and (query.as_of_ms is not None or query.min_commit is not None):
+    if query.tag is not None and (query.as_of_ms is not None or query.min_commit is not None):
         raise InvalidRequest(
-            f"table {query.table}: pin {query.pin[:80]!r} says which time is read: leave as_of_ms and min_commit out"
+            f"table {query.table}: tag {query.tag[:80]!r} says which time is read: leave as_of_ms and min_commit out"
         )
-    if query.filters or (query.where, query.as_of_ms, query.pin, query.presign_ms) != (None, None, None, None):
+    if query.filters or (query.where, query.as_of_ms, query.tag, query.presign_ms) != (None, None, None, None):
         return replace(query, since_snapshot_id=None)  # what is remembered is of whole tables
     return query
 

@@ -50,6 +50,8 @@ from icedb_snapshot.watches import WatchCalls
 
 SERVICE: Final = snapshot_pb2.DESCRIPTOR.services_by_name["SnapshotService"]
 MAX_REQUEST_BYTES: Final = 4 * MIB
+WRITE_TIMEOUT_MS: Final = 60_000
+"""How long a stream waits for its reader to take a page; then it ends."""
 CONNECTION_GRACE_MS: Final = 5 * 60 * 1000
 """How long calls of an old connection may go on."""
 EXPORTER_STOP_MS: Final = 5_000
@@ -104,8 +106,8 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grp
                 if stuck is not None:
                     await stuck  # a status can follow only after what is being sent; the rest is let go already
                     raise Overloaded(
-                        f"{method.rpartition('/')[2]}: the caller took no message for {self._write_timeout_ms} ms "
-                        "(ICEDB_SNAPSHOT_WRITE_TIMEOUT_MS); call again, and read while the stream runs",
+                        f"{method.rpartition('/')[2]}: the caller took no message for {self._write_timeout_ms} ms; "
+                        "call again, and read while the stream runs",
                         retry_after_ms=SECOND_MS,
                     )
 
@@ -291,9 +293,7 @@ class SnapshotService(EndpointService[SnapshotSettings, SnapshotMetrics]):
         parts, settings = self.parts, self._settings
         stack.callback(parts.reads.work.close)
         stack.callback(parts.reads.tables.close)
-        interceptor = ErrorInterceptor(
-            self.metrics, clock=self._clock, write_timeout_ms=settings.snapshot_write_timeout_ms
-        )
+        interceptor = ErrorInterceptor(self.metrics, clock=self._clock, write_timeout_ms=WRITE_TIMEOUT_MS)
         self._server = await GrpcServer.start(
             SERVICE.full_name,
             make_handlers(self.calls, TableCalls(parts, self._exporter.documents), self._watches),

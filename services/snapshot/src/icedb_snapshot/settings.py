@@ -37,16 +37,9 @@ class SnapshotSettings(ReaderSettings):
     """Largest answer of one message, bytes; about 300 for each data file. Larger ones are streamed. Clients have a
     limit of their own (ours: 64 MiB)."""
 
-    snapshot_max_presigned_files: Annotated[int, Field(ge=1, le=1_000_000)] = 10_000
-    """Most data files that get a URL in one answer (`presign_ms`); signing takes a quarter of a millisecond each."""
-
     snapshot_commit_wait_ms: Annotated[int, Field(ge=100)] = 60_000
     """Longest wait for a batch that a caller wants to read back (`min_commit`), milliseconds; its own deadline may be
     shorter."""
-
-    snapshot_write_timeout_ms: Annotated[int, Field(ge=100)] = 60_000
-    """How long a stream waits for its reader to take a page, milliseconds; then the stream ends
-    (RESOURCE_EXHAUSTED)."""
 
     snapshot_connection_age_ms: Annotated[int, Field(ge=1000, le=24 * 60 * 60 * 1000)] = 60 * 60 * 1000
     """How old a connection gets, milliseconds: clients open another one by themselves, so that load spreads over

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from icedb_log.errors import InvalidRequest, Overloaded
-from icedb_log.holds.pins import find_pin, read_pinned
+from icedb_log.holds.tags import find_tag, read_tagged
 from icedb_log.log.fold import Snapshot
 from icedb_log.serving.arrow_files import FileColumns
 from icedb_log.serving.batch_commits import CommitWait, Whereabouts, check_commit_time, find_commit, look_for_batch
@@ -30,6 +30,8 @@ from icedb_proto import snapshot_pb2
 from icedb_snapshot.answers import Answer, AnswerCache, AnswerKey, build_answer
 from icedb_snapshot.requests import ServiceParts, SnapshotQuery, parse_request
 
+MAX_PRESIGNED_FILES: Final = 10_000
+"""Of one answer; signing takes a quarter of a millisecond each."""
 MAX_ANSWERS: Final = 1000
 MAX_ANSWER_BYTES: Final = 256 * MIB
 """Of answers that are kept. They are the bytes that a table's state has in memory anyway, as long as its files stay."""
@@ -72,8 +74,8 @@ class SnapshotCalls:
         """Return an answer, and when the read behind it began (monotonic)."""
         parts, query = self._parts, parse_request(request)
         max_staleness_ms = parts.max_staleness_ms(request)
-        if query.pin is not None:
-            return await self._find_pinned(table, query, query.pin, max_staleness_ms=max_staleness_ms)
+        if query.tag is not None:
+            return await self._find_tagged(table, query, query.tag, max_staleness_ms=max_staleness_ms)
         state = await parts.reads.read(table.name, max_staleness_ms=max_staleness_ms)
         if query.min_commit is not None and find_commit(state, query.min_commit) is None:
             state = await self._await_commit(table, query.min_commit)
@@ -111,17 +113,17 @@ class SnapshotCalls:
                 return state
             await asyncio.sleep(pause_ms / SECOND_MS)
 
-    async def _find_pinned(
+    async def _find_tagged(
         self, table: TableStore, query: SnapshotQuery, name: str, *, max_staleness_ms: int
     ) -> tuple[Answer, int]:
         reads, started_ms = self._parts.reads, self._parts.clock.monotonic_ms()
         state = await reads.read(table.name, max_staleness_ms=max(1, max_staleness_ms))
-        pin, status = await reads.work.run_blocking(table.name, lambda: find_pin(table, name))
-        # A pin never changes what it names, so one object is one answer.
-        key: AnswerKey = (table.name, pin.key, pin.etag, *_conditions(state.config, query))
+        tag, status = await reads.work.run_blocking(table.name, lambda: find_tag(table, name))
+        # A tag never changes what it names, so one object is one answer.
+        key: AnswerKey = (table.name, tag.key, tag.etag, *_conditions(state.config, query))
         known = self.answers.get(key)
         if known is None or status != "active":
-            _, snapshot = await reads.work.run_blocking(table.name, lambda: read_pinned(table, name, is_compact=True))
+            _, snapshot = await reads.work.run_blocking(table.name, lambda: read_tagged(table, name, is_compact=True))
             known = await self._answer(table, state.config, snapshot, query, key=key)
         return known, started_ms
 
@@ -163,7 +165,6 @@ class SnapshotCalls:
         query: SnapshotQuery,
         changes: PathChanges | None,
     ) -> Answer:
-        settings = self._parts.settings
         if changes is None:
             selector = FileSelector(table.paths, config, snapshot, filters=query.filters, where=query.where)
             selections = selector.select_chunks(snapshot.live)
@@ -171,11 +172,10 @@ class SnapshotCalls:
             selections = select_paths(snapshot.live, changes.came)
         if query.presign_ms is not None:
             count = sum(selection.file_count for selection in selections)
-            if count > settings.snapshot_max_presigned_files:
+            if count > MAX_PRESIGNED_FILES:
                 raise InvalidRequest(
-                    f"table {table.name}: {count} data files would get a URL; at most "
-                    f"{settings.snapshot_max_presigned_files} (ICEDB_SNAPSHOT_MAX_PRESIGNED_FILES): narrow it with "
-                    "partition filters or where"
+                    f"table {table.name}: {count} data files would get a URL; at most {MAX_PRESIGNED_FILES}: narrow it "
+                    "with partition filters or where"
                 )
         return build_answer(
             table,

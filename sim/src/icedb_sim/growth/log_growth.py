@@ -155,7 +155,7 @@ class GrowingTable:
         return LogView("t", tuple(self._files[key] for key in sorted(self._files)), self._now_ms)
 
     def _append(self) -> None:
-        pressure = measure_pressure(log_files=len(self._files), backlog_files=0, config=self.config)
+        pressure = measure_pressure(log_files=len(self._files), backlog_files=0)
         self._now_ms += int(self.scenario.interval_ms * pressure.stretch)
         self.growth.elapsed_ms = self._now_ms - START_MS
         if len(self._files) >= MAX_LOG_FILES:

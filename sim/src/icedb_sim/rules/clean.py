@@ -1,4 +1,4 @@
-"""How the rules of the janitor are switched off: vacuums, sweeps, leases, pins, lost commits, quarantine by age."""
+"""How the rules of the janitor are switched off: vacuums, sweeps, leases, tags, lost commits, quarantine by age."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -247,7 +247,7 @@ _ORPHAN_RULES: Final = (
         "J5",
         "commits under way are settled after the log was read",
         _UNSETTLED,
-        around("clean.orphans:_pinned", _settle_late),
+        around("clean.orphans:_tagged", _settle_late),
         profile="sleepysettlers",
     ),
     breaks(
@@ -354,9 +354,9 @@ _LOST_RULES: Final = (
 )
 
 
-# Pins, commits under way
+# Tags, commits under way
 
-_CREATE_PIN: Final = "holds.pins:create_pin"
+_CREATE_TAG: Final = "holds.tags:create_tag"
 _PROVEN: Final = "holds.stored_holds:require_certain"
 _IS_LATE: Final = answers("holds.stored_holds:StoredHold.is_late", False)
 
@@ -366,43 +366,43 @@ def _hold_nothing_while_pending(original: Any, stored: Any) -> Any:
     return replace(hold, paths=frozenset()) if hold.state == "pending" else hold
 
 
-_PIN_RULES: Final = (
-    breaks("J4", "pins are ignored", holds_without("pin")),
+_TAG_RULES: Final = (
+    breaks("J4", "tags are ignored", holds_without("tag")),
     breaks(
         "J4",
-        "pins are read before the log",
+        "tags are read before the log",
         early(_VACUUM, "holds.stored_holds:HoldReader.read", read_all_holds),
-        profile="sleepypinners",
+        profile="sleepytaggers",
     ),
     breaks(
         "J4",
-        "a pin is not proven",
+        "a tag is not proven",
         answers(_PROVEN, None),
-        by="test_pins.py::test_j4_files_that_died_long_ago_cannot_be_pinned_and_the_error_says_what_can",
+        by="test_tags.py::test_j4_files_that_died_long_ago_cannot_be_tagged_and_the_error_says_what_can",
     ),
     breaks(
         "J4",
-        "a pin is proven by a log that was read before it was there",
-        repeats(_CREATE_PIN, _READ_LOG),
-        profile="sleepypinners",
-        by="test_pin_faults.py::test_j4_a_maker_that_sleeps_before_its_pin_is_there_looks_again",
+        "a tag is proven by a log that was read before it was there",
+        repeats(_CREATE_TAG, _READ_LOG),
+        profile="sleepytaggers",
+        by="test_tag_faults.py::test_j4_a_maker_that_sleeps_before_its_tag_is_there_looks_again",
     ),
     breaks(
         "J4",
-        "a pending pin holds nothing",
+        "a pending tag holds nothing",
         around("holds.stored_holds:_decode_whole", _hold_nothing_while_pending),
-        by="test_pin_faults.py::test_j4_a_pending_pin_holds_everything_cannot_be_read_and_runs_out",
+        by="test_tag_faults.py::test_j4_a_pending_tag_holds_everything_cannot_be_read_and_runs_out",
     ),
     breaks(
         "J4",
-        "files go as soon as their pin has ended",
-        instead("holds.stored_holds:StoredHold.held_until_ms", lambda pin, data_grace_ms: pin.ends_ms),
+        "files go as soon as their tag has ended",
+        instead("holds.stored_holds:StoredHold.held_until_ms", lambda tag, data_grace_ms: tag.ends_ms),
     ),
     breaks(
         "J4",
-        "the name is looked at before the pin is there only",
+        "the name is looked at before the tag is there only",
         around(
-            "holds.pins:_require_free",
+            "holds.tags:_require_free",
             lambda original, *args, mine="": None if mine else original(*args),
         ),
     ),
@@ -510,7 +510,7 @@ _SWEEP_RULES: Final = (
 CLEAN_RULES: Final = (*_VACUUM_RULES, *_ORPHAN_RULES)
 HOLD_RULES: Final = (
     *seen_with("checkers:1", *_LOST_RULES),
-    *seen_with("pinners:2", *_PIN_RULES),
+    *seen_with("taggers:2", *_TAG_RULES),
     *seen_with("lessees:2", *_LEASE_RULES),
     *seen_with("sweepers:2", *_SWEEP_RULES),
 )

@@ -5,7 +5,7 @@ A place is a function, a method, a property or a constant that says the rule, ``
 runs, so that a place that is gone, or that takes something else by now, is an error and no proof. The invariants that a
 commit checks are switched off where they would notice first; the tests check, too, that they do notice.
 
-A module that only imports a name is a place, too: ``holds.pins:_require_free`` is replaced wherever it was
+A module that only imports a name is a place, too: ``holds.tags:_require_free`` is replaced wherever it was
 imported to, ``clean.vacuum:check_store_clock`` for vacuums alone, since it is not theirs.
 """
 

@@ -242,7 +242,7 @@ def read_for_ever(sim: Simulation, actor: Actor) -> None:
 
 
 def hold_leases_for_ever(sim: Simulation, actor: Actor) -> None:
-    """Pin a time, rely on it for a while, renew it, let it go."""
+    """Lease a time, rely on it for a while, renew it, let it go."""
     clock = SimClock(sim.world, actor.skew_ms)
     reader = sim.make_reader(clock)
     while True:
@@ -408,7 +408,7 @@ def _hold_lease(sim: Simulation, clock: SimClock, reader: LogReader) -> None:
     mark = model.begin_read()
     view = reader.read()
     if at_ms <= written_ms - log_grace_ms or model.lease_ends[lease_id] <= view.store_now_ms:
-        return  # it came too late to pin anything
+        return  # it came too late to hold anything
     try:
         snapshot = fold(view, as_of_ms=at_ms)
     except InvalidRequest:
@@ -422,7 +422,7 @@ def _hold_lease(sim: Simulation, clock: SimClock, reader: LogReader) -> None:
         view = reader.read()
         if not model.is_lease_held(lease_id):
             return
-        # J4: what is pinned can be read, as often as one likes.
+        # J4: what is tagged can be read, as often as one likes.
         model.check_past_read(mark, at_ms, fold(view, as_of_ms=at_ms))
         if rng.random() < 0.3:
             put_lease(TableStore(sim.store, PATHS), at_ms=at_ms, ttl_ms=ttl_ms, clock=clock, lease_id=lease_id)

@@ -63,7 +63,7 @@ class ReadMark:
 
 @dataclass(slots=True)
 class HeldLease:
-    """A lease that its holder relies on: it was written, and then the pinned time could be read."""
+    """A lease that its holder relies on: it was written, and then the tagged time could be read."""
 
     lease: Lease
     live: frozenset[str]

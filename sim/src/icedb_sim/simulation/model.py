@@ -303,7 +303,7 @@ class SimModel:
         self.check_promises(key)
         for lease_id, held in self.leases.items():
             if self.lease_ends[lease_id] > now_ms and key in held.live:
-                raise Violation(f"{key} was deleted while lease {lease_id} at {held.lease.at_ms} pins it (J4)")
+                raise Violation(f"{key} was deleted while lease {lease_id} at {held.lease.at_ms} tags it (J4)")
         self.counters.deleted_data += key in self.named
         self.counters.deleted_orphans += key not in self.named
 

@@ -285,7 +285,7 @@ PROFILES: Final[dict[str, Profile]] = {
         ),
         Profile(
             "sleepylookers",
-            "Janitors stall before they read the log, while leases and pins come and what they hold dies (J4).",
+            "Janitors stall before they read the log, while leases and tags come and what they hold dies (J4).",
             settings={"janitors": 2, "lease_holders": 3, "producers": 2, "mergers": 2, "steps": 800},
             at=(StallAt("janitor", "list", "/_log/", (40, 200)),),
         ),
@@ -377,12 +377,12 @@ PROFILES: Final[dict[str, Profile]] = {
             ),
         ),
         Profile(
-            "sleepypinners",
-            "Who makes a pin stalls before it is written, and janitors before they read the log (J4).",
-            wants="pinners",
+            "sleepytaggers",
+            "Who makes a tag stalls before it is written, and janitors before they read the log (J4).",
+            wants="taggers",
             settings={"janitors": 2, "mergers": 2},
             at=(
-                StallAt("pinner", "create", "/holds/pin.*", (40, 240)),
+                StallAt("tagger", "create", "/holds/tag.*", (40, 240)),
                 StallAt("janitor", "list", "/_log/", (40, 200), 0.3),
             ),
         ),

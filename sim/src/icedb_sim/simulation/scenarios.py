@@ -16,7 +16,6 @@ from icedb_sim.simulation.grouping import GroupScenario
 from icedb_sim.simulation.importing import ImportScenario
 from icedb_sim.simulation.leases import LeaseScenario
 from icedb_sim.simulation.outsiders import OutsiderScenario
-from icedb_sim.simulation.pins import PinScenario
 from icedb_sim.simulation.poison import PoisonScenario, SizedPoisonScenario
 from icedb_sim.simulation.profiles import PROFILES, ClockScenario, Profile, find_profiles
 from icedb_sim.simulation.promotions import PromotionScenario
@@ -26,6 +25,7 @@ from icedb_sim.simulation.reuse import ReuseScenario
 from icedb_sim.simulation.scenario import Mix, Scenario
 from icedb_sim.simulation.serving import ServingScenario
 from icedb_sim.simulation.sweeps import SweepScenario
+from icedb_sim.simulation.tags import TagScenario
 from icedb_sim.simulation.trash import TrashScenario
 from icedb_sim.simulation.views import ViewScenario
 
@@ -38,7 +38,7 @@ _ACTING: Final[tuple[type[Scenario], ...]] = (
     ImportScenario,
     LeaseScenario,
     OutsiderScenario,
-    PinScenario,
+    TagScenario,
     PoisonScenario,
     PromotionScenario,
     PublicationScenario,

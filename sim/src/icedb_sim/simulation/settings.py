@@ -67,7 +67,7 @@ class Settings:
         janitors: Actors that vacuum and sweep.
         producers: Actors that enqueue.
         readers: Actors that read, now and in the past.
-        lease_holders: Actors that pin a time.
+        lease_holders: Actors that lease a time.
         operators: Actors that change the table's policies.
         changers: Actors that delete rows, rewrite and remove partitions.
         steps: Store calls and sleeps, of all actors together.

@@ -1,4 +1,4 @@
-"""Steps of tests on a small table: flushes, fences, vacuums, pins, drops, rebuilds."""
+"""Steps of tests on a small table: flushes, fences, vacuums, tags, drops, rebuilds."""
 
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
@@ -7,8 +7,8 @@ from icedb_log.clean.vacuum import VacuumResult
 from icedb_log.clock import new_batch_id
 from icedb_log.commit.fence import FenceState, HeldFence, acquire_fence, read_fence
 from icedb_log.commit.table import Table
-from icedb_log.holds.pins import create_pin, find_pin, read_pinned
 from icedb_log.holds.stored_holds import HoldStatus, StoredHold
+from icedb_log.holds.tags import create_tag, find_tag, read_tagged
 from icedb_log.ingest.idempotency import bind_key
 from icedb_log.ingest.staging import list_staged
 from icedb_log.jobs import BadRows, FlushJob, FlushOutput, StagedBatch
@@ -117,20 +117,20 @@ def make_table() -> SmallTable:
     return table
 
 
-def pin(table: SmallTable, name: str = NAME, **options: Any) -> StoredHold:
-    """Pin a table; options as of :func:`~icedb_log.holds.pins.create_pin`."""
-    return create_pin(Table.open(table, clock=table.clock, reader=table.reader()), name, **options)
+def tag(table: SmallTable, name: str = NAME, **options: Any) -> StoredHold:
+    """Tag a table; options as of :func:`~icedb_log.holds.tags.create_tag`."""
+    return create_tag(Table.open(table, clock=table.clock, reader=table.reader()), name, **options)
 
 
-def pinned_ids(table: SmallTable, name: str = NAME) -> list[int]:
-    """Return the ids of the rows that a pin shows."""
-    _, snapshot = read_pinned(table, name)
+def tagged_ids(table: SmallTable, name: str = NAME) -> list[int]:
+    """Return the ids of the rows that a tag shows."""
+    _, snapshot = read_tagged(table, name)
     return sorted(row["id"] for row in read_live_rows(table.store, snapshot))
 
 
 def status(table: SmallTable, name: str = NAME) -> HoldStatus:
-    """Return what is known of a pin."""
-    return find_pin(table, name)[1]
+    """Return what is known of a tag."""
+    return find_tag(table, name)[1]
 
 
 def age(table: SmallTable, by_ms: int = DAY_MS) -> VacuumResult:

@@ -43,7 +43,7 @@ def describe(
     found = run.client.snapshot(
         table,
         as_of=maybe_time(as_of, option="--as-of", now_ms=run.clock.now_ms()),
-        pin=tag,
+        tag=tag,
         bounds=True,
     ).describe()
     run.answer(asdict(found), lambda: show_description(found))

@@ -18,7 +18,7 @@ import typer
 from icedb_log.clock import SystemClock
 from icedb_log.errors import IceDBError, InvalidRequest, NotFound, Unavailable
 from icedb_log.keys import PROBE_FOLDER
-from icedb_log.store.store_clock import check_store_clock
+from icedb_log.store.store_clock import SKEW_WARN_MS, check_store_clock
 
 from icedb.cli.output import Markup, count_of, out, print_json, print_note
 from icedb.cli.runner import FAILED, chosen_output, connection_of, flag
@@ -36,8 +36,6 @@ SETTINGS_GROUP: Final = "icedb.settings"
 """Entry points by which installed services show their settings: the name of a service, and its class."""
 NOT_SETTINGS: Final = frozenset({"ICEDB_DEBUG", "ICEDB_VERSION"})
 """Variables that no class of settings has: of the command, and of deploy/compose.yaml."""
-SKEW_WARN_MS: Final = 30_000
-"""As ICEDB_CLOCK_SKEW_WARN_MS is by default."""
 WRITERS: Final = "who only reads needs no right to write"
 LEAST_SCRATCH_BYTES: Final = 2 * 1024**3
 _COLORS: Final = {"ok": "green", "warn": "yellow", "fail": "bold red"}

@@ -17,7 +17,7 @@ from icedb_log.holds.erasures import (
     read_erasure,
 )
 from icedb_log.holds.guards import STORE_RESOLUTION_MS, Kept, find_data_deaths, group_waiting
-from icedb_log.holds.pins import find_lasting, list_pins
+from icedb_log.holds.tags import find_lasting, list_tags
 from icedb_log.log.fold import named_paths
 from icedb_log.model import LogView
 from icedb_log.names import MERGE_ERASE
@@ -79,7 +79,7 @@ def create(
             {"table": table, "dry_run": True, **{name: found.get(name) for name in figures}},
             lambda: out.print(f"would erase {_describe(found)} of table [bold]{escape(table)}[/]"),
         )
-    _warn_of_pins(run, table)
+    _warn_of_tags(run, table)
     if dry_run:
         return
     if not yes:
@@ -223,17 +223,17 @@ def _describe_kept(kept: Kept, table: str) -> str:
     until = "" if kept.last_ms is None or kept.is_open else f" until {format_time(kept.last_ms)}"
     holder = f" {kept.held_by}" if kept.held_by else ""
     ways_out = {
-        "pin": f": icedb tag delete {table} {kept.held_by}",
+        "tag": f": icedb tag delete {table} {kept.held_by}",
     }
     return f"{kept.guard}{holder} keeps {format_count(kept.count)}{until}{ways_out.get(kept.guard, '')}"
 
 
-def _warn_of_pins(run: Run, table: str) -> None:
-    """Say before anything is asked for that pins keep erased rows readable."""
-    names = sorted({pin.name for pin in find_lasting(list_pins(run.place(table)))})
+def _warn_of_tags(run: Run, table: str) -> None:
+    """Say before anything is asked for that tags keep erased rows readable."""
+    names = sorted({tag.name for tag in find_lasting(list_tags(run.place(table)))})
     if names:
         err.print(
-            f"[yellow]warning:[/] table {escape(table)} has pins ({escape(', '.join(names))}): what they pinned stays "
+            f"[yellow]warning:[/] table {escape(table)} has tags ({escape(', '.join(names))}): what they tagged stays "
             "readable, and the erasure is not complete, until they end",
             soft_wrap=True,
         )

@@ -70,7 +70,7 @@ def snapshot(
     found = run.client.snapshot(
         table,
         as_of=maybe_time(as_of, option="--as-of", now_ms=run.clock.now_ms()),
-        pin=tag,
+        tag=tag,
         partitions=parse_partition_filters(partition or ()),
         where=where,
         max_staleness_ms=maybe_duration(max_staleness, option="--max-staleness"),
@@ -164,7 +164,7 @@ def query(
     with run.client.query(
         read_query(sql, option="SQL"),
         as_of=maybe_time(as_of, option="--as-of", now_ms=run.clock.now_ms()),
-        pin=tag,
+        tag=tag,
         max_staleness_ms=maybe_duration(max_staleness, option="--max-staleness"),
     ) as rows:
         answer_rows(run, rows, to=to, most=limit)

@@ -47,7 +47,7 @@ def run_shell(run: Run, *, as_of: str | None, tag: str | None, max_staleness: st
     max_staleness_ms = maybe_duration(max_staleness, option="--max-staleness")
 
     def read(table: str) -> Snapshot:
-        return run.client.snapshot(table, as_of=as_of_ms, pin=tag, max_staleness_ms=max_staleness_ms, bounds=True)
+        return run.client.snapshot(table, as_of=as_of_ms, tag=tag, max_staleness_ms=max_staleness_ms, bounds=True)
 
     session = _Session(run, read=read, answer=partial(answer_rows, run, most=limit))
     if sys.stdin.isatty() and sys.stdout.isatty():

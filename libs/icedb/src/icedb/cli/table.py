@@ -301,8 +301,7 @@ def _describe_column(config: TableConfig, column: str, *, is_hidden: bool) -> st
 
 
 def _describe_below(config: TableConfig) -> str:
-    below = ", ".join(spell_path((*path, STAR)) for path in config.promoted_below)
-    return below and f"{below}: in {config.promote_share:.0%} of the rows, up to {config.promote_limit} columns"
+    return ", ".join(spell_path((*path, STAR)) for path in config.promoted_below)
 
 
 def _print_config(config: TableConfig, *, prefix: str) -> None:
@@ -319,10 +318,6 @@ def _print_config(config: TableConfig, *, prefix: str) -> None:
             "target file size": format_bytes(config.target_file_bytes),
             "merge fan-in": str(config.merge_fan_in),
             "partitions per flush": f"at most {format_count(config.max_partitions_per_flush)}",
-            "slow from": f"{format_count(config.log_files_slow)} log files, "
-            f"{format_count(config.backlog_files_slow)} files to merge",
-            "stop from": f"{format_count(config.log_files_stop)} log files, "
-            f"{format_count(config.backlog_files_stop)} files to merge",
             "data grace": format_span(config.data_grace_ms),
             "log grace": format_span(config.log_grace_ms),
             "retry window": format_span(config.retry_window_ms),

@@ -168,12 +168,6 @@ def _read(name: str, value: Any, flag: str) -> Any:
         return int(value * MIB)
     if name.endswith("_query"):
         return read_query(value, option=flag)
-    if name == "log_files_stop" and value < ASKED_FLOORS[name]:
-        raise InvalidRequest(
-            f"{flag}={value}: give at least {ASKED_FLOORS[name]}. A log file stays for the log_grace after it was "
-            "folded, and a table that is slowed down most commits once a minute still: a lower bound would refuse "
-            "batches most of the time"
-        )
     return parse_columns(value, option=flag) if _type_of(name) == list[str] else value
 
 

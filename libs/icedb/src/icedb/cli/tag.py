@@ -1,10 +1,10 @@
-"""``icedb tag``: names for states of a table that stay readable; the protocol's word for a tag is *pin*."""
+"""``icedb tag``: names for states of a table that stay readable."""
 
 from typing import Annotated, Any, Final
 
 import typer
-from icedb_log.holds.pins import create_pin, is_lasting, list_pins, unpin
 from icedb_log.holds.stored_holds import HoldStatus, StoredHold
+from icedb_log.holds.tags import create_tag, delete_tag, is_lasting, list_tags
 from icedb_log.table.table_config import TableConfig
 from icedb_log.trash.drop import read_kept_config
 from rich.markup import escape
@@ -25,13 +25,13 @@ from icedb.cli.runner import Commands, Run, TableName, command, maybe_duration, 
 
 app: Final = Commands(name="tag", help="Keep a state of a table readable under a name.")
 
-PinName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the tag: a to z, 0 to 9, _ and -.")]
+TagName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the tag: a to z, 0 to 9, _ and -.")]
 
-_PIN_HELP: Final = {
+_TAG_HELP: Final = {
     "pending": "is being made, or its maker died; holds every dead data file meanwhile",
     "late": "took too long to be made: some of its files may be gone; delete the tag and create it again",
     "unreadable": "cannot be understood and holds every dead data file; delete it",
-    "no pin": "is no pin by its name and holds every dead data file; move the object out of _icedb/holds/",
+    "no tag": "is no tag by its name and holds every dead data file; move the object out of _icedb/holds/",
 }
 
 
@@ -41,7 +41,7 @@ def create(
     run: Run,
     *,
     table: TableName,
-    name: PinName,
+    name: TagName,
     as_of: str | None = option(
         "--as-of", "A past time: 2026-01-02T03:04:05Z, a date, unix ms, or 5m ago: 5m. Now by default."
     ),
@@ -50,16 +50,16 @@ def create(
 ) -> None:
     """Keep a table's state under a name: its data files stay, and it can be read, until the tag is deleted or ends.
 
-    The protocol calls a tag a pin. Queries read it with `--tag NAME`.
+    Queries read it with `--tag NAME`.
     """
     at_ms, ttl_ms = maybe_time(as_of, option="--as-of", now_ms=run.clock.now_ms()), maybe_duration(ttl, option="--ttl")
     opened = run.open(table)
-    made = create_pin(opened, name, at_ms=at_ms, ttl_ms=ttl_ms, note=note)
-    document = {"table": table, **pin_to_json(made, "active", opened.config)}
-    run.answer(document, lambda: _show_pin(table, made))
+    made = create_tag(opened, name, at_ms=at_ms, ttl_ms=ttl_ms, note=note)
+    document = {"table": table, **tag_to_json(made, "active", opened.config)}
+    run.answer(document, lambda: _show_tag(table, made))
 
 
-def _show_pin(table: str, made: StoredHold) -> None:
+def _show_tag(table: str, made: StoredHold) -> None:
     print_pairs(
         {
             "table": table,
@@ -79,13 +79,13 @@ def _show_pin(table: str, made: StoredHold) -> None:
 def list_of_table(run: Run, *, table: TableName) -> None:
     """List the tags of a table, what they hold and until when. Ended ones stay as long as they hold files."""
     config = read_kept_config(run.place(table))
-    listed = list_pins(run.place(table))
+    listed = list_tags(run.place(table))
     found = [(each, each.status(listed.store_now_ms)) for each in listed.holds]
-    document = {"table": table, "tags": [pin_to_json(each, status, config) for each, status in found]}
-    run.answer(document, lambda: _show_pins(table, found))
+    document = {"table": table, "tags": [tag_to_json(each, status, config) for each, status in found]}
+    run.answer(document, lambda: _show_tags(table, found))
 
 
-def _show_pins(table: str, found: list[tuple[StoredHold, HoldStatus]]) -> None:
+def _show_tags(table: str, found: list[tuple[StoredHold, HoldStatus]]) -> None:
     if not found:
         print_note(f"table {table} has no tags")
         return
@@ -106,16 +106,16 @@ def _show_pins(table: str, found: list[tuple[StoredHold, HoldStatus]]) -> None:
         ),
     )
     for each, status in found:
-        if status in _PIN_HELP:
-            print_note(f"{each.name}: {_PIN_HELP[status if each.owner else 'no pin']}")
+        if status in _TAG_HELP:
+            print_note(f"{each.name}: {_TAG_HELP[status if each.owner else 'no tag']}")
 
 
 @app.command("delete")
 @command()
-def delete(run: Run, *, table: TableName, name: PinName) -> None:
+def delete(run: Run, *, table: TableName, name: TagName) -> None:
     """End a tag. Its data files stay for one more grace period, for queries that have begun."""
     config = read_kept_config(run.place(table))
-    has_ended = unpin(run.place(table), name)
+    has_ended = delete_tag(run.place(table), name)
 
     def show() -> None:
         if not has_ended:
@@ -133,8 +133,8 @@ def _until(made: StoredHold) -> str:
     return "deleted" if made.ends_ms is None else format_time(made.ends_ms)
 
 
-def pin_to_json(made: StoredHold, status: HoldStatus, config: TableConfig) -> dict[str, Any]:
-    """Return a pin for a document."""
+def tag_to_json(made: StoredHold, status: HoldStatus, config: TableConfig) -> dict[str, Any]:
+    """Return a tag for a document."""
     fields = ("name", "at_ms", "ttl_ms", "ends_ms", "file_count", "row_count", "size_bytes", "note", "key")
     return {
         **pick(made, *fields),

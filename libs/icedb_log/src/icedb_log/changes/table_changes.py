@@ -32,7 +32,7 @@ from icedb_log.log.widening import fixed_columns, is_widening
 from icedb_log.store.object_store import ObjectInfo
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.path_shares import PathShare
-from icedb_log.table.promoted_paths import SEPARATOR, spell_path
+from icedb_log.table.promoted_paths import PROMOTE_SHARE, SEPARATOR, spell_path
 from icedb_log.table.stored_config import change_config, require_usable
 from icedb_log.table.table_config import MAX_COLUMN_NAME_BYTES, TIME_TRANSFORMS, TableConfig
 from icedb_log.units import MINUTE_MS
@@ -40,22 +40,16 @@ from icedb_log.units import MINUTE_MS
 FREE_FIELDS: Final = frozenset(
     {
         "audit_retention_ms",
-        "backlog_files_slow",
-        "backlog_files_stop",
         "cold_after_ms",
         "evolution",
         "iceberg",
         "iceberg_bounds",
         "key_memory",
-        "log_files_slow",
-        "log_files_stop",
         "max_files_per_group",
         "max_partitions_per_flush",
         "merge_fan_in",
         "merge_query",
         "on_bad_rows",
-        "promote_limit",
-        "promote_share",
         "quarantine_retention_ms",
         "retention_field",
         "retention_ms",
@@ -195,7 +189,7 @@ def choose_paths(
     for each in sorted(shares, key=lambda one: (-one.share, one.path)):
         column = SEPARATOR.join(each.path)
         is_below = any(each.path[: len(path)] == path for path in config.promoted_below)
-        if not is_below or each.sql_type is None or each.share < config.promote_share or each.path in known:
+        if not is_below or each.sql_type is None or each.share < PROMOTE_SHARE or each.path in known:
             continue
         if column.lower() in taken or len(column.encode()) > MAX_COLUMN_NAME_BYTES:
             continue

@@ -194,7 +194,7 @@ FETCH_THREADS: Final = 16
 
 _FOUND: Final[tuple[tuple[HoldKind, str], ...]] = (
     ("lease", "leases"),
-    ("pin", "pins"),
+    ("tag", "tags"),
     ("publication", "publications"),
     ("commit", "intents"),
     ("view", "wanted_logs"),

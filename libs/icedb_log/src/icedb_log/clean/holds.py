@@ -1,4 +1,4 @@
-"""Reading what holds objects of a table, or the table itself: leases, pins, publications, commits, views.
+"""Reading what holds objects of a table, or the table itself: leases, tags, publications, commits, views.
 
 What holds objects is read *after* the log that a plan is made from (J4, J9). What views have still to take is
 read only when it matters (:func:`icedb_log.feed.views.find_wanted`).
@@ -72,7 +72,7 @@ def find_claims(table: TableStore) -> tuple[Hold, ...]:
 
 
 def find_claims_on_data(table: TableStore, config: TableConfig) -> tuple[Hold, ...]:
-    """Find who needs its data files, too (T3): pins, leases (J4). Raises Unavailable.
+    """Find who needs its data files, too (T3): tags, leases (J4). Raises Unavailable.
 
     No publication: none is shown of a table that is dropped, and it lies in the trash for a grace period at least.
     """

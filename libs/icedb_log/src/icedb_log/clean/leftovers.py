@@ -140,7 +140,7 @@ def sweep_probes(store: ObjectStore, *, prefix: str = "") -> Deleted:
 
 
 def _delete_ended_holds(table: Table, walk: TableWalk, deleter: Deleter) -> Deleted:
-    """Delete leases and pins that hold nothing any more (J4): their keys are never used again. Raises Unavailable."""
+    """Delete leases and tags that hold nothing any more (J4): their keys are never used again. Raises Unavailable."""
     if not walk.leftovers.get("hold"):
         return Deleted()
     ended = find_ended_holds(table, data_grace_ms=table.config.data_grace_ms)

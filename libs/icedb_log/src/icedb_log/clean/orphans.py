@@ -165,7 +165,7 @@ def sweep_orphans(
         # here. Its intent is in the fence by then: its commit is settled, and only a log read after that counts.
         for role in ROLES:
             settle_fence(table, role)
-    walk.keep_unnamed(_named(table.read_log()) | _pinned(table))  # J5: after the listing; J4
+    walk.keep_unnamed(_named(table.read_log()) | _tagged(table))  # J5: after the listing; J4
     plan = plan_orphans(walk, config=config, policy=policy)
     deleted = Deleted()
     if dry_run:
@@ -200,10 +200,10 @@ def _named(view: LogView) -> set[str]:
     return {path for file in view.files for path in markers_of(file.key, file.log.markers).paths()}
 
 
-def _pinned(table: Table) -> set[str]:
-    """Return what pins name: a log that was rebuilt may not name it any more."""
-    pins = HoldReader().read(table, owner="pin").lasting(data_grace_ms=table.config.data_grace_ms)
-    return {path for pin in pins for path in pin.paths or ()}
+def _tagged(table: Table) -> set[str]:
+    """Return what tags name: a log that was rebuilt may not name it any more."""
+    tags = HoldReader().read(table, owner="tag").lasting(data_grace_ms=table.config.data_grace_ms)
+    return {path for tag in tags for path in tag.paths or ()}
 
 
 # The plan: pure.

@@ -11,7 +11,7 @@ from functools import partial
 from icedb_log.clean.deletion import DeleteCandidate, Deleted, Deleter
 from icedb_log.clock import Clock
 from icedb_log.errors import CommitConflict, CommitOutcomeUnknown
-from icedb_log.holds.pins import PENDING_TTL_MS
+from icedb_log.holds.tags import PENDING_TTL_MS
 from icedb_log.keys import publication_id_of
 from icedb_log.publish.head import (
     Head,

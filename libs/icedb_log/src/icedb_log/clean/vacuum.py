@@ -175,7 +175,7 @@ def vacuum_table(
         now_ms = caches.steady.hold_back(heard_ms, asked_ms=asked_ms, window_ms=window_ms)
         view = replace(view, store_now_ms=now_ms)
     # WARN: J4, J9: after the log. The other way round: a lease is written while the janitor stalls between the
-    # two reads, what it pins dies and gets old, and the plan knows the tombstones but not the lease.
+    # two reads, what it tags dies and gets old, and the plan knows the tombstones but not the lease.
     with phase("read what holds"):
         holds = read_holds(table, view=view, config=config, reader=caches.holds)
     with phase("plan"):

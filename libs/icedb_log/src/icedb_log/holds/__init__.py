@@ -1,1 +1,1 @@
-"""What keeps dead objects for a while, or a whole table: guards, leases, pins, erasures that have not ended."""
+"""What keeps dead objects for a while, or a whole table: guards, leases, tags, erasures that have not ended."""

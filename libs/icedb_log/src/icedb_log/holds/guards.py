@@ -7,14 +7,14 @@ and the metrics say (docs/guards.md):
 | --- | --- | --- |
 | ``grace`` | what died less than a grace period ago (J1) | the grace period is over |
 | ``lease`` | what was live at a leased time (J4) | the lease ends |
-| ``pin`` | a data file that a pin names (J4) | the pin has ended, and a grace period more |
+| ``tag`` | a data file that a tag names (J4) | the tag has ended, and a grace period more |
 | ``publication`` | a data file that engines may have been shown (J4) | it has left, and a grace period more |
 | ``commit`` | a log file whose committer may still look at it (J9) | the committer has gone on, or is too late |
 | ``staged`` | a log file that names a batch which is still staged (J2) | a flush has cleared the batch |
 | ``view`` | an append that a view has not taken (V4) | the view is fed |
 | ``live`` | a dead log file that alone names a live data file: another writer's removal dropped it (J2) | a merge |
 
-Leases, pins, publications, commits under way and views are one thing here, a :class:`Hold`; they differ in
+Leases, tags, publications, commits under way and views are one thing here, a :class:`Hold`; they differ in
 how they are made and ended. Of several holds on one object the one that ends last is reported. :meth:`Hold.keeps` alone
 says what a hold keeps: for a vacuum, and for the proof of a hold before its holder relies on it.
 """
@@ -27,13 +27,13 @@ from icedb_log.log.markers import Tombstone, markers_of
 from icedb_log.model import FileMarker, LogTombstone, LogView
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
 
-Guard = Literal["grace", "lease", "pin", "publication", "commit", "staged", "view", "live", "lost"]
-HoldKind = Literal["lease", "pin", "publication", "commit", "view", "erasure"]
+Guard = Literal["grace", "lease", "tag", "publication", "commit", "staged", "view", "live", "lost"]
+HoldKind = Literal["lease", "tag", "publication", "commit", "view", "erasure"]
 """``erasure`` keeps no object: it keeps a table from being dropped, as a view does (T2)."""
 
 LOG_GUARDS: Final[tuple[Guard, ...]] = ("grace", "lease", "commit", "staged", "view", "live", "lost")
 """What a dead log file is asked about before it goes."""
-DATA_GUARDS: Final[tuple[Guard, ...]] = ("grace", "lease", "pin", "publication", "lost")
+DATA_GUARDS: Final[tuple[Guard, ...]] = ("grace", "lease", "tag", "publication", "lost")
 """What a dead data file is asked about before it goes."""
 
 STORE_RESOLUTION_MS: Final = 1000
@@ -54,7 +54,7 @@ class Waiting:
         guard: What keeps it.
         until_ms: When the guard ends, by the store's clock, as far as is known today; ``None``: it has no end of its
             own.
-        held_by: Who or what holds it: the id of a lease and who took it, the name of a pin or a view, the role and
+        held_by: Who or what holds it: the id of a lease and who took it, the name of a tag or a view, the role and
             owner of a fence; empty for ``grace`` and ``refusal``.
     """
 
@@ -184,7 +184,7 @@ class Hold:
 
     Attributes:
         kind: Who.
-        name: Id of the lease or the erasure, name of the pin or the view, key of the log file under
+        name: Id of the lease or the erasure, name of the tag or the view, key of the log file under
             way. Never anything personal.
         until_ms: Until when, by the store's clock, as far as is known today; ``None``: it has no end of its own.
         since_ms: What died later is held; ``None``: this goes by ``files``.

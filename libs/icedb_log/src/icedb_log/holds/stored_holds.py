@@ -1,13 +1,13 @@
 """Holds: objects that keep dead files of a table from deletion, for a time or until they are ended (rule J4).
 
 ``_icedb/holds/<owner>.<name>.<id>.jsonl``; a lease has no name. The first line says what the hold is
-(:class:`StoredHold`). Behind it stands its list, in the words of its owner: of a pin a snapshot as a log file, of a
+(:class:`StoredHold`). Behind it stands its list, in the words of its owner: of a tag a snapshot as a log file, of a
 publication the names of earlier objects, of a lease nothing. A hold that lists data files keeps these, another one what
-dies after its time. One that cannot be understood keeps everything: a lease for a day, a pin until it is ended.
+dies after its time. One that cannot be understood keeps everything: a lease for a day, a tag until it is ended.
 
 States, each by compare-and-set, none ever comes back::
 
-    pending ──▶ active ──▶ ended      a pin; it may be ended while it is pending
+    pending ──▶ active ──▶ ended      a tag; it may be ended while it is pending
                 active ──▶ active     a lease that is renewed; its release deletes it
                 active                a publication: the head of its chain says when it ends (icedb_log.publish.head)
 
@@ -132,7 +132,7 @@ class StoredHold:
         """Return from when on a janitor counts it as ended.
 
         WARN: not at once. Two servers of one store may differ: a janitor hears from one that a hold has ended, while
-        another one takes its next state and says that it came in time. What a pin names may be read without any other
+        another one takes its next state and says that it came in time. What a tag names may be read without any other
         hold, and a reader may have begun just before it ended.
         """
         if self.ends_ms is None:
@@ -148,10 +148,10 @@ class StoredHold:
         """
         until_ms = self.held_until_ms(data_grace_ms)
         if self.paths is not None:
-            return Hold("pin", self.name, until_ms, files=self.paths)
+            return Hold("tag", self.name, until_ms, files=self.paths)
         since_ms = self.at_ms - MAX_STORE_GAP_MS
         if self.owner != "lease":
-            return Hold("pin", self.name, until_ms, since_ms=since_ms)
+            return Hold("tag", self.name, until_ms, since_ms=since_ms)
         told = f"{self.hold_id} ({self.holder})" if self.holder else self.hold_id
         return Hold("lease", self.hold_id, until_ms, since_ms=since_ms, told=told)
 
@@ -195,7 +195,7 @@ def _validate(said: Any, place: StoredHold) -> StoredHold:
 
 
 def decode_snapshot(hold: StoredHold, body: bytes, *, is_compact: bool = False) -> LogFile:
-    """Return the snapshot that a pin lists. Raises CorruptLog, UnsupportedFormat."""
+    """Return the snapshot that a tag lists. Raises CorruptLog, UnsupportedFormat."""
     log = decode_log_file(hold.key, body.partition(b"\n")[2], is_compact=is_compact)
     if len(log.markers) != hold.file_count:
         raise CorruptLog(f"{hold.key}: lists {len(log.markers)} data files, and says that they are {hold.file_count}")
@@ -222,7 +222,7 @@ class ListedHolds:
     """The holds of a table, ended ones too, by owner, name and age.
 
     Attributes:
-        holds: Leases, pins, and what by its key is no hold.
+        holds: Leases, tags, and what by its key is no hold.
         publications: Objects of the holds of publications: their keys say all that decides.
         store_now_ms: The time that they are judged by, of the store's clock before the listing.
     """
@@ -261,8 +261,8 @@ class HoldReader:
         # No lease lasts longer, and one that has ended is not renewed.
         least_ms = now_ms - MAX_LEASE_TTL_MS - MAX_STORE_GAP_MS
         leases = [info for info in found["lease"] if info.modified_ms > least_ms]
-        holds = self._leases.read(table.store, leases) if owner != "pin" else []
-        holds += self._others.read(table.store, [*found["pin"], *found[None]]) if owner != "lease" else []
+        holds = self._leases.read(table.store, leases) if owner != "tag" else []
+        holds += self._others.read(table.store, [*found["tag"], *found[None]]) if owner != "lease" else []
         return ListedHolds(tuple(holds), tuple(found["publication"]), now_ms)
 
 
@@ -281,13 +281,13 @@ def list_holds(table: TableStore, *, owner: HoldOwner, name: str = "") -> Listed
 
 
 def find_ended_holds(table: TableStore, *, data_grace_ms: int) -> tuple[str, ...]:
-    """Return the keys of leases and pins that hold nothing any more. They never hold anything again.
+    """Return the keys of leases and tags that hold nothing any more. They never hold anything again.
 
     Raises:
         Unavailable: The store did not answer.
     """
     ended: list[str] = []
-    for owner in ("lease", "pin"):
+    for owner in ("lease", "tag"):
         listed = list_holds(table, owner=owner)
         lasting = {hold.key for hold in listed.lasting(data_grace_ms=data_grace_ms)}
         ended += (hold.key for hold in listed.holds if hold.key not in lasting)
@@ -308,8 +308,8 @@ def put_hold(store: ObjectStore, key: str, body: bytes) -> StoredHold:
     ended = "this hold was ended while it was made; try again"
     found = create_claim(store, key, body, ended=ended)
     if found.body != body:
-        # WARN: J4: not with the ETag of whatever stands there. Somebody ends a pending pin just after it was written;
-        # it holds nothing any more, files go, and the pin would become active over its own end.
+        # WARN: J4: not with the ETag of whatever stands there. Somebody ends a pending tag just after it was written;
+        # it holds nothing any more, files go, and the tag would become active over its own end.
         raise CommitConflict(f"{key}: {ended}")
     return decode_hold(found)
 
@@ -328,14 +328,14 @@ def replace_hold(store: ObjectStore, hold: StoredHold, body: bytes) -> StoredHol
 
 
 def end_body(body: bytes) -> bytes:
-    """Return the bytes of a pin that has ended, given those of one that has not; its files stay named.
+    """Return the bytes of a tag that has ended, given those of one that has not; its files stay named.
 
     One that never was active holds nothing any more; one that cannot be understood goes on to hold everything, as far
-    as an ended pin does.
+    as an ended tag does.
     """
     try:
         said, listed = _split(body)
-        _validate(said, StoredHold("pin", "", "", "", "", 0))
+        _validate(said, StoredHold("tag", "", "", "", "", 0))
     except _MALFORMED:
         return encode_hold({"state": "ended", "at": 0, "ttl_ms": None, "note": "was not understood"})
     return encode_hold({**said, "state": "ended", "whole": True}, listed)

@@ -13,10 +13,10 @@ body that may not be grouped. What is held in memory is the senders' business: t
 
 import threading
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final
 
 from icedb_log.clock import Clock
 from icedb_log.errors import InvalidRequest
@@ -30,23 +30,6 @@ REMEMBERED_LINGERS: Final = 10
 """How many groups back, and how many linger times, a number of senders counts."""
 MAX_TABLES: Final = 10_000
 """Tables of which is remembered how many senders they had."""
-
-
-LeaveReason = Literal["senders", "linger", "full", "closing"]
-"""Why a group left: as many batches waited as there are senders; its time was over; it was full; the process ends."""
-
-
-@dataclass(frozen=True, slots=True)
-class LeftGroup:
-    """A group that has left for the store.
-
-    Attributes:
-        reason: Why.
-        waited_ms: How long each of its batches has waited for others, or for a PUT to end.
-    """
-
-    reason: LeaveReason
-    waited_ms: tuple[int, ...]
 
 
 @dataclass(slots=True)
@@ -96,7 +79,8 @@ class GroupWriter:
         puts: Most PUTs under way.
         on_copy: Told of the bytes that a group takes besides its bodies, and when it gives them back (negative). By any
             thread.
-        on_left: Told of each group that leaves, before its PUT. By any thread.
+        on_left: Told of each group that leaves, before its PUT, how long each of its batches has waited for others, or
+            for a PUT to end, milliseconds. By any thread.
     """
 
     def __init__(
@@ -106,7 +90,7 @@ class GroupWriter:
         linger_ms: int,
         puts: int,
         on_copy: Callable[[int], object] = lambda _: None,
-        on_left: Callable[[LeftGroup], object] = lambda _: None,
+        on_left: Callable[[Sequence[int]], object] = lambda _: None,
     ) -> None:
         self._clock = clock
         self._linger_ms = linger_ms
@@ -135,7 +119,7 @@ class GroupWriter:
         Raises:
             InvalidRequest: Other content waits under this id, or the writer is closed.
         """
-        mine: list[tuple[_Group, LeftGroup]] = []
+        mine: list[tuple[_Group, Sequence[int]]] = []
         with self._changed:
             if self._is_closing:
                 raise InvalidRequest(f"table {table.name}: nothing is staged any more: the process is about to end")
@@ -203,45 +187,46 @@ class GroupWriter:
         self,
         now_ms: int,
         among: Collection[deque[_Group]] | None = None,
-        mine: list[tuple[_Group, LeftGroup]] | None = None,
+        mine: list[tuple[_Group, Sequence[int]]] | None = None,
     ) -> None:
         """Send what is due, the oldest first, while a PUT is free, or add it to ``mine``. With the lock."""
         while True:
             tables = self._waiting.values() if among is None else among
-            due = [(groups[0], why) for groups in tables if groups and (why := self._find_reason(groups, now_ms))]
+            due = [groups[0] for groups in tables if groups and self._may_leave(groups, now_ms)]
             if not due:
                 self._is_blocked &= among is not None
                 return
             if self._under_way == self._puts:
                 self._is_blocked = True
                 return
-            group, reason = min(due, key=lambda each: each[0].begun_ms)
+            group = min(due, key=lambda each: each.begun_ms)
             prefix = group.table.paths.prefix
             self._waiting[prefix].popleft()
             if not self._waiting[prefix]:
                 del self._waiting[prefix]
             self._senders_of(group.table).leave(now_ms)
             self._under_way += 1
-            left = LeftGroup(reason, tuple(now_ms - came_ms for came_ms in group.came_ms))
+            waited_ms = tuple(now_ms - came_ms for came_ms in group.came_ms)
             if mine is None:
-                self._pool.submit(self._put, group, left)
+                self._pool.submit(self._put, group, waited_ms)
             else:
-                mine.append((group, left))
+                mine.append((group, waited_ms))
 
-    def _find_reason(self, groups: deque[_Group], now_ms: int) -> LeaveReason | None:
-        """Return why the first group of a table may leave now; ``None``: it waits for more."""
+    def _may_leave(self, groups: deque[_Group], now_ms: int) -> bool:
+        """Whether the first group of a table waits for no more batches.
+
+        It does not when it is full, when as many batches wait as there are senders, when its time is over, and when
+        the process ends.
+        """
         first = groups[0]
-        if len(groups) > 1 or first.is_full:
-            return "full"
+        if len(groups) > 1 or first.is_full or self._is_closing:
+            return True
         since_ms = now_ms - REMEMBERED_LINGERS * self._linger_ms
-        if len(first.batches) >= self._senders_of(first.table).expected(since_ms):
-            return "senders"
-        if now_ms >= first.begun_ms + self._linger_ms:
-            return "linger"
-        return "closing" if self._is_closing else None
+        has_all = len(first.batches) >= self._senders_of(first.table).expected(since_ms)
+        return has_all or now_ms >= first.begun_ms + self._linger_ms
 
-    def _put(self, group: _Group, left: LeftGroup) -> None:
-        self._on_left(left)
+    def _put(self, group: _Group, waited_ms: Sequence[int]) -> None:
+        self._on_left(waited_ms)
         batches = [batch for batch, _ in group.batches.values()]
         copied_bytes = group.size_bytes if len(batches) > 1 else 0
         key, error = "", None

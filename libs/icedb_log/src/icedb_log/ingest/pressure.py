@@ -27,7 +27,6 @@ from icedb_log.errors import (
 from icedb_log.keys import TablePaths
 from icedb_log.store.object_store import ObjectStore, delete_or_raise
 from icedb_log.store.table_store import TableStore
-from icedb_log.table.table_config import TableConfig
 from icedb_log.units import MINUTE_MS, SECOND_MS
 
 Level = Literal["none", "slow", "stop"]
@@ -52,6 +51,26 @@ HALT_TTL_MS: Final = 10 * MINUTE_MS
 """How long either counts: flushes of such a table are tried again within a minute or two."""
 
 MAX_HALT_CHARS: Final = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """From how many files on a table slows its producers down.
+
+    Attributes:
+        slow: Flushes come less often.
+        stop: Front ends refuse batches, too.
+    """
+
+    slow: int
+    stop: int
+
+
+LOG_FILES: Final = Bounds(400, 800)
+"""Objects below ``_log``; the wire allows less than 1,000."""
+
+BACKLOG_FILES: Final = Bounds(5000, 20_000)
+"""Data files that a merge would take now."""
 
 MAX_STRETCH: Final = 60.0
 """Factor of the flush interval from the stop bound on."""
@@ -119,7 +138,7 @@ class PublishedPressure:
         return self.reason if self.level == level and store_now_ms - self.modified_ms <= self.ttl_ms else ""
 
 
-def measure_pressure(*, log_files: int, backlog_files: int, config: TableConfig) -> Pressure:
+def measure_pressure(*, log_files: int, backlog_files: int) -> Pressure:
     """Return how much a table should slow its producers down. Pure, and monotone in both counts.
 
     The stretch grows by the same factor with each further file between the slow and the stop bound, so that ingest
@@ -128,25 +147,22 @@ def measure_pressure(*, log_files: int, backlog_files: int, config: TableConfig)
     Args:
         log_files: Objects below ``_log``.
         backlog_files: Data files that the merge policy would merge now.
-        config: The table's bounds.
     """
-    bounds = (
-        (log_files, config.log_files_slow, config.log_files_stop, "log files", "log_files"),
-        (backlog_files, config.backlog_files_slow, config.backlog_files_stop, "data files to merge", "backlog_files"),
-    )
+    counts = ((log_files, LOG_FILES, "log files"), (backlog_files, BACKLOG_FILES, "data files to merge"))
     level: Level = "none"
     stretch = 1.0
     retry_after_ms = 0
     reasons: list[str] = []
-    for count, slow, stop, what, name in bounds:
-        if count < slow:
+    for count, bounds, what in counts:
+        if count < bounds.slow:
             continue
-        is_stop = count >= stop
+        is_stop = count >= bounds.stop
         level = "stop" if is_stop or level == "stop" else "slow"
-        stretch = max(stretch, MAX_STRETCH ** min(1.0, (count - slow) / (stop - slow)))
-        reasons.append(f"{count} {what}, {name}_{'stop' if is_stop else 'slow'} is {stop if is_stop else slow}")
+        stretch = max(stretch, MAX_STRETCH ** min(1.0, (count - bounds.slow) / (bounds.stop - bounds.slow)))
+        effect = f"batches are refused from {bounds.stop}" if is_stop else f"flushes come less often from {bounds.slow}"
+        reasons.append(f"{count} {what}: {effect} on")
         if is_stop:
-            wait_ms = RETRY_AFTER_MS * count // stop // SECOND_MS * SECOND_MS
+            wait_ms = RETRY_AFTER_MS * count // bounds.stop // SECOND_MS * SECOND_MS
             retry_after_ms = max(retry_after_ms, min(wait_ms, MAX_RETRY_AFTER_MS))
     return Pressure(level, stretch, "; ".join(reasons), retry_after_ms)
 

@@ -201,7 +201,7 @@ def _newest_foreign_merge_ms(view: LogView) -> int:
     foreign = [file for file in view.files if file.log.commit_id is None and not file.log.is_seal]
     if not foreign:
         return 0
-    # What a pin holds is folded as well, and its key is none of a log file.
+    # What a tag holds is folded as well, and its key is none of a log file.
     names = (parse_log_key(file.key) for file in foreign if is_log_folder(file.key))
     return max((name.time_ms for name in names if name.is_merged), default=0)
 

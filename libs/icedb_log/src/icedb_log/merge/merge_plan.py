@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, get_args
 
+from icedb_log.ingest.pressure import LOG_FILES
 from icedb_log.jobs import MergeGroup
 from icedb_log.keys import TablePaths, is_partition_path
 from icedb_log.log.fold import union_schema
@@ -362,7 +363,7 @@ def _waits_for_log_files(
     if any(index.lacks_paths(group) for groups in commits[:1] for group in groups):
         return False  # S4: no more of them come
     active = {file.key for file in index.log.active_files()}
-    if index.log_file_count - len(active) >= max(1, index.config.log_files_slow // 2):
+    if index.log_file_count - len(active) >= LOG_FILES.slow // 2:
         return True
     if lane == "cold" or not 0 <= index.now_ms - index.newest_commit_ms < QUIET_MS:
         return False

@@ -2,7 +2,7 @@
 
 ``_icedb/iceberg/head.json`` is the one object that changes, by compare-and-set: ``{"format": 1, "chain": <id>,
 "sequence": <number of this state>, "withdrawn": <sequence>, "current": null | {"id", "since", "as_of", "metadata",
-"logs", "pins", "pins_end", "objects"}}``. Each state has one more than the one before, so that no content, hence no
+"logs", "tags", "tags_end", "objects"}}``. Each state has one more than the one before, so that no content, hence no
 ETag, ever comes back, and a state with a current publication has that one's sequence. ``withdrawn``: nothing with that
 sequence, or a lower one, may be read any more (E5).
 
@@ -95,8 +95,8 @@ def _encode_current(paths: TablePaths, current: Publication) -> dict[str, Any]:
         "as_of": current.as_of_ms,
         "metadata": _shorten(paths, current.metadata_key),
         "logs": sorted(current.log_names),
-        "pins": current.pins_digest,
-        "pins_end": current.pins_end_ms,
+        "tags": current.tags_digest,
+        "tags_end": current.tags_end_ms,
         "objects": sorted(_shorten(paths, key) for key in current.objects),
     }
 
@@ -137,8 +137,8 @@ def _decode_current(paths: TablePaths, head: Head, value: Mapping[str, Any]) -> 
         as_of_ms=int(value["as_of"]),
         objects=tuple(paths.published_prefix + name for name in value["objects"]),
         log_names=frozenset(value["logs"]),
-        pins_digest=str(value["pins"]),
-        pins_end_ms=None if value.get("pins_end") is None else int(value["pins_end"]),
+        tags_digest=str(value["tags"]),
+        tags_end_ms=None if value.get("tags_end") is None else int(value["tags_end"]),
         modified_ms=head.modified_ms,
     )
 

@@ -32,8 +32,8 @@ class Publication:
         as_of_ms: The store's clock before its log was listed: what had landed by then is part of it.
         objects: Keys of all objects that it refers to, its own and those of earlier ones.
         log_names: Names of the log files that were there (:func:`~icedb_log.keys.log_name`).
-        pins_digest: Tells the pins that were there from others.
-        pins_end_ms: When the first of them ends by itself, by the store's clock; ``None``: none does.
+        tags_digest: Tells the tags that were there from others.
+        tags_end_ms: When the first of them ends by itself, by the store's clock; ``None``: none does.
         modified_ms: LastModified of the head that names it.
     """
 
@@ -45,8 +45,8 @@ class Publication:
     as_of_ms: int
     objects: tuple[str, ...] = ()
     log_names: frozenset[str] = frozenset()
-    pins_digest: str = ""
-    pins_end_ms: int | None = None
+    tags_digest: str = ""
+    tags_end_ms: int | None = None
     modified_ms: int = field(default=0, compare=False)
 
 
@@ -93,7 +93,7 @@ class Draft:
         since_ms: A state of the base that may need a data file which was dead by then must leave the history, and all
             before it.
         as_of_ms: As of :class:`Publication`.
-        pins: Active pins, by name.
+        tags: Active tags, by name.
         log_names: As of :class:`Publication`.
         put: Writes an object, given a name of its own and its bytes, and returns its key.
     """
@@ -110,7 +110,7 @@ class Draft:
     logged_schema: Mapping[str, str]
     since_ms: int
     as_of_ms: int
-    pins: tuple[StoredHold, ...]
+    tags: tuple[StoredHold, ...]
     log_names: frozenset[str]
     put: Callable[[str, bytes], str]
 

@@ -17,8 +17,8 @@ from icedb_log.commit.table import Table
 from icedb_log.errors import IceDBError, NotFound, Unavailable
 from icedb_log.holds.erasures import list_open_ids
 from icedb_log.holds.guards import find_certain_ms, find_data_deaths
-from icedb_log.holds.pins import list_pins
 from icedb_log.holds.stored_holds import StoredHold, put_hold
+from icedb_log.holds.tags import list_tags
 from icedb_log.keys import PublicationName, log_name
 from icedb_log.log.fold import fold
 from icedb_log.log.state import LogState
@@ -57,18 +57,18 @@ def publish(table: Table, writer: PublicationWriter, *, state: LogState | None =
     for _ in range(MAX_TRIES):
         head = _find_head(table)
         listing = list_all(table.store, table.paths.log_prefix)
-        pins_digest = _digest_pins(table)
+        tags_digest = _digest_tags(table)
         base = head.current
         if base is not None and not _fits(writer, table, base):
             base = None
         names = {log_name(info.key) for info in listing.objects}
         if base is not None:
             # What is gone from the log since was dead: the janitor took it (J2).
-            is_same = base.log_names >= names and base.pins_digest == pins_digest
+            is_same = base.log_names >= names and base.tags_digest == tags_digest
             if is_same and listing.store_now_ms < _renewed_ms(base, config):
                 return base
         writer.require_fit(table, names, now_ms=listing.store_now_ms)
-        maker = _Maker(table, config, head, base, store_now_ms=listing.store_now_ms, pins_digest=pins_digest)
+        maker = _Maker(table, config, head, base, store_now_ms=listing.store_now_ms, tags_digest=tags_digest)
         made = maker.make(writer, state)
         if made is not None:
             return made
@@ -90,10 +90,10 @@ def _renewed_ms(base: Publication, config: TableConfig) -> int:
     """Return from when on a publication is not shown any longer, whatever the log says, by the store's clock.
 
     It lasts half a grace period: then it lets go what died before, and a janitor does not take it for one that nobody
-    asks for (P5). A pin that has ended by itself is no tag any more.
+    asks for (P5). A tag that has ended by itself is no tag any more.
     """
     renewed_ms = base.modified_ms + config.data_grace_ms // 2
-    return renewed_ms if base.pins_end_ms is None else min(renewed_ms, base.pins_end_ms)
+    return renewed_ms if base.tags_end_ms is None else min(renewed_ms, base.tags_end_ms)
 
 
 def _find_head(table: Table) -> Head:
@@ -107,16 +107,16 @@ def _find_head(table: Table) -> Head:
     return head
 
 
-def _digest_pins(table: Table) -> str:
-    """Return what tells the pins from those of another time, whatever they say: one listing. Raises Unavailable."""
-    listing = list_all(table.store, table.paths.holds_of("pin"))
+def _digest_tags(table: Table) -> str:
+    """Return what tells the tags from those of another time, whatever they say: one listing. Raises Unavailable."""
+    listing = list_all(table.store, table.paths.holds_of("tag"))
     said = "\n".join(f"{info.key} {info.etag}" for info in listing.objects)
     return hashlib.blake2b(said.encode(), digest_size=16).hexdigest() if said else ""
 
 
-def _list_active_pins(table: Table) -> tuple[StoredHold, ...]:
-    listed = list_pins(table)
-    return tuple(pin for pin in listed.holds if pin.status(listed.store_now_ms) == "active")
+def _list_active_tags(table: Table) -> tuple[StoredHold, ...]:
+    listed = list_tags(table)
+    return tuple(tag for tag in listed.holds if tag.status(listed.store_now_ms) == "active")
 
 
 class _Maker:
@@ -130,13 +130,13 @@ class _Maker:
         base: Publication | None,
         *,
         store_now_ms: int,
-        pins_digest: str,
+        tags_digest: str,
     ) -> None:
         self._table = table
         self._config = config
         self._head = head
         self._base = base
-        self._pins_digest = pins_digest
+        self._tags_digest = tags_digest
         # What is live in a log that is read from now on died later than that, if ever: at any server of the store.
         since_ms = max(0, store_now_ms - max(MAX_STORE_GAP_MS, config.log_grace_ms))
         self._name = PublicationName(head.chain, head.sequence + 1, since_ms, table.clock.new_id())
@@ -201,7 +201,7 @@ class _Maker:
             known=frozenset() if base is None else base.log_names,
             since_ms=since_ms,
         )
-        pins = _list_active_pins(table) if self._pins_digest else ()
+        tags = _list_active_tags(table) if self._tags_digest else ()
         log_names = frozenset(log_name(file.key) for file in view.files)
         draft = Draft(
             table=table,
@@ -216,7 +216,7 @@ class _Maker:
             logged_schema=snapshot.logged_schema,
             since_ms=since_ms,
             as_of_ms=view.store_now_ms,
-            pins=pins,
+            tags=tags,
             log_names=log_names,
             put=self._put,
         )
@@ -230,8 +230,8 @@ class _Maker:
             as_of_ms=view.store_now_ms,
             objects=tuple(sorted(set(written.objects))),
             log_names=log_names,
-            pins_digest=self._pins_digest,
-            pins_end_ms=min((pin.ends_ms for pin in pins if pin.ends_ms is not None), default=None),
+            tags_digest=self._tags_digest,
+            tags_end_ms=min((tag.ends_ms for tag in tags if tag.ends_ms is not None), default=None),
         )
 
     def _put(self, name: str, body: bytes) -> str:

@@ -1,6 +1,6 @@
 """Is a table sound? Reads only, at any time, while everything else goes on (rules W1, S1 to S3, M1, J5 and the wire).
 
-Order, which is what makes findings certain: the configuration; the log; fences and pins; all objects, by one listing;
+Order, which is what makes findings certain: the configuration; the log; fences and tags; all objects, by one listing;
 with ``--deep`` the footers; the log again; a second look at whatever is still suspect. What is reported as an error
 holds in the second log, and held when the first was read: a merge, a vacuum or a drop in between makes no finding
 (:mod:`icedb_log.repair.fsck_data` says why for data files). It never stops at damage: each log file is read by
@@ -34,10 +34,10 @@ from icedb_log.repair.fsck_state import (
     check_fences,
     check_lost,
     check_lost_commits,
-    check_pins,
     check_state,
+    check_tags,
     read_fences,
-    read_pins,
+    read_tags,
 )
 from icedb_log.store.object_store import MAX_KEYS_PER_PAGE, ObjectInfo
 from icedb_log.store.store_clock import MAX_HOST_GAP_MS
@@ -114,11 +114,11 @@ def fsck_table(
     _check_clock(table, found, clock)
     progress("log", 0, None)
     before = checker.check()
-    fences, pins = read_fences(table), read_pins(table)
+    fences, tags = read_fences(table), read_tags(table)
     walk = walk_objects(
         table,
         live=before.live,
-        named={*before.live, *before.dead, *(path for files in pins.files.values() for path in files)},
+        named={*before.live, *before.dead, *(path for files in tags.files.values() for path in files)},
         progress=progress,
         page_size=options.page_size,
     )
@@ -146,10 +146,10 @@ def fsck_table(
     same = config if config is not None and _find_config_etag(table) == etag else None
     check_fences(seen, fences)
     if not before.files and not after.files:
-        check_lost(seen, fences, has_pins=any(pins.files.values()))
+        check_lost(seen, fences, has_tags=any(tags.files.values()))
     elif config is None or same is not None:  # T5: a purge empties the log
         check_lost_commits(seen, fences)
-    check_pins(seen, pins)
+    check_tags(seen, tags)
     check_state(seen)
     return found.report(table.name, is_deep=is_deep, figures=_count(after, walk, look))
 

@@ -55,7 +55,7 @@ class Walk:
         prefix: What every key began with that was listed.
         store_now_ms: The store's clock at the first page.
         object_count: All objects.
-        missing: Data files of those that were looked for (live, dead, pinned) that the listing did not show.
+        missing: Data files of those that were looked for (live, dead, tagged) that the listing did not show.
         resized: Live data files of another size than the log says, with that of the object.
         unnamed: Data files that the first log does not name, at most ``MAX_UNNAMED``.
         unnamed_count: All of these.
@@ -119,7 +119,7 @@ def walk_objects(
     Args:
         table: Its store and keys.
         live: What the log listed as live, before.
-        named: All data files that somebody named before: live, dead, pinned. Becomes ``Walk.missing``.
+        named: All data files that somebody named before: live, dead, tagged. Becomes ``Walk.missing``.
         progress: Told after each page.
         page_size: Keys per page; smaller only in tests.
 

@@ -1,4 +1,4 @@
-"""What lies below ``_icedb`` beside the configuration: fences, pins, leases, staging, quarantine, views, records.
+"""What lies below ``_icedb`` beside the configuration: fences, tags, leases, staging, quarantine, views, records.
 
 Each object is looked at by itself, and gone is no finding: others work meanwhile. What a worker writes in two steps is
 reported only when the first step is an hour old.
@@ -13,8 +13,8 @@ from icedb_log.commit.fence import FenceState, read_fence_object
 from icedb_log.errors import HaltError, NotFound, UnsupportedFormat
 from icedb_log.feed.views import is_view_there, read_registration, source_of
 from icedb_log.holds.erasures import decode_erasure
-from icedb_log.holds.pins import list_pins
 from icedb_log.holds.stored_holds import decode_snapshot, list_holds
+from icedb_log.holds.tags import list_tags
 from icedb_log.imports.import_records import decode_record
 from icedb_log.ingest.pressure import read_pressure
 from icedb_log.ingest.quarantine import entry_of, is_reason, parse_reason
@@ -98,10 +98,10 @@ def check_lost_commits(seen: Inspection, facts: Iterable[FenceFact]) -> None:
         seen.found.add("commit-lost", paths.named_log_key(name), time=time)
 
 
-def check_lost(seen: Inspection, fences: Iterable[FenceFact], *, has_pins: bool) -> None:
+def check_lost(seen: Inspection, fences: Iterable[FenceFact], *, has_tags: bool) -> None:
     """S1: a log that has had a commit is never empty again; called if it is, before and after the objects were listed.
 
-    What proves a commit: a pin that names files (an empty table can be pinned), a fence that says that one landed (F5),
+    What proves a commit: a tag that names files (an empty table can be tagged), a fence that says that one landed (F5),
     or a fence of merges, which nobody takes before there is something to merge. Data files alone may be of a first
     commit that was cut off.
     """
@@ -110,56 +110,56 @@ def check_lost(seen: Inspection, fences: Iterable[FenceFact], *, has_pins: bool)
         return
     has_merged = any(fact.role == "merge" and fact.state is not None for fact in fences)
     has_landed = any(fact.state is not None and fact.state.landed for fact in fences)
-    is_certain = has_merged or has_pins or has_landed
+    is_certain = has_merged or has_tags or has_landed
     seen.found.add("log-lost" if is_certain else "log-lost:doubtful", seen.table.paths.log_prefix, count=count)
 
 
 @dataclass(frozen=True, slots=True)
-class PinFacts:
-    """What active pins name, by the key of the pin, and why others cannot be read; before the objects are listed."""
+class TagFacts:
+    """What active tags name, by the key of the tag, and why others cannot be read; before the objects are listed."""
 
     files: Mapping[str, frozenset[str]]
     problems: Mapping[str, str]
 
 
-def read_pins(table: TableStore) -> PinFacts:
-    """Read the active pins. Raises Unavailable."""
+def read_tags(table: TableStore) -> TagFacts:
+    """Read the active tags. Raises Unavailable."""
     files: dict[str, frozenset[str]] = {}
     problems: dict[str, str] = {}
-    listed = list_pins(table)
-    for pin in listed.holds:
-        status = pin.status(listed.store_now_ms)
+    listed = list_tags(table)
+    for tag in listed.holds:
+        status = tag.status(listed.store_now_ms)
         if status == "unreadable":
-            end = "unpins it" if pin.owner else "moves it away, because by its name it is no pin"
-            problems[pin.key] = f"it cannot be parsed, and holds every dead data file until a person {end}"
+            end = "deletes it" if tag.owner else "moves it away, because by its name it is no tag"
+            problems[tag.key] = f"it cannot be parsed, and holds every dead data file until a person {end}"
         elif status == "late":
-            problems[pin.key] = "it became active too late to be sure of its files"
+            problems[tag.key] = "it became active too late to be sure of its files"
         elif status == "active":
             try:
-                log = decode_snapshot(pin, table.store.get(pin.key).body)
+                log = decode_snapshot(tag, table.store.get(tag.key).body)
             except NotFound:
                 continue
             except HaltError as error:
-                problems[pin.key] = str(error)
+                problems[tag.key] = str(error)
             else:
-                files[pin.key] = frozenset(marker.path for marker in log.markers)
-    return PinFacts(files, problems)
+                files[tag.key] = frozenset(marker.path for marker in log.markers)
+    return TagFacts(files, problems)
 
 
-def check_pins(seen: Inspection, facts: PinFacts) -> None:
-    """J4. The pins were read before the objects were listed."""
+def check_tags(seen: Inspection, facts: TagFacts) -> None:
+    """J4. The tags were read before the objects were listed."""
     if not facts.files and not facts.problems:
         return
     found = seen.found
-    listed = list_pins(seen.table)  # J4: one that is still active held its files all the time
-    lasting = {pin.key for pin in listed.holds if pin.status(listed.store_now_ms) in ("active", "late", "unreadable")}
+    listed = list_tags(seen.table)  # J4: one that is still active held its files all the time
+    lasting = {tag.key for tag in listed.holds if tag.status(listed.store_now_ms) in ("active", "late", "unreadable")}
     for key, problem in facts.problems.items():
         if key in lasting:
-            found.add("pin:doubtful", key, problem=problem)
+            found.add("tag:doubtful", key, problem=problem)
     for key, files in facts.files.items():
         gone = files & seen.walk.missing
         if gone and key in lasting:
-            found.add("pin", key, count=len(gone), files=len(files), path=min(gone))
+            found.add("tag", key, count=len(gone), files=len(files), path=min(gone))
 
 
 def check_state(seen: Inspection) -> None:

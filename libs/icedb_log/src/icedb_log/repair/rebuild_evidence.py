@@ -33,9 +33,9 @@ _ALL: Final = 1_000_000
 MAX_SKEW_MS: Final = MINUTE_MS
 """A host that named a data file may be so far behind the store."""
 
-Mark = Literal["landed", "announced", "pinned", "imported", ""]
+Mark = Literal["landed", "announced", "tagged", "imported", ""]
 """What something besides its footer says of a data file: a fence, or the name of a damaged log file, that its commit
-landed (F5); a fence that it was about to be written (F3); a pin that it was live once (J4); a record that it was
+landed (F5); a fence that it was about to be written (F3); a tag that it was live once (J4); a record that it was
 imported."""
 
 
@@ -201,8 +201,8 @@ class _EveryLogFile(LogReader):
 def _read_marks(table: Table, fences: FenceTraces, damaged: Iterable[DamagedLog]) -> dict[str, Mark]:
     """Return what is said of data files, by key, and of commits, by id; of two marks the last one here counts."""
     marks: dict[str, Mark] = {}
-    for pin in HoldReader().read(table, owner="pin").lasting(data_grace_ms=table.config.data_grace_ms):
-        marks.update(dict.fromkeys(pin.paths or (), "pinned"))
+    for tag in HoldReader().read(table, owner="tag").lasting(data_grace_ms=table.config.data_grace_ms):
+        marks.update(dict.fromkeys(tag.paths or (), "tagged"))
     for each in read_records(table):
         if each.state != "lost":
             marks.update({file.path: "imported" for file in each.sources})

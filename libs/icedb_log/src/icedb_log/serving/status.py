@@ -183,7 +183,7 @@ def read_status(
         log_files=len(view.files),
         tombstoned_files=len(snapshot.tombstoned_ms),
         tombstoned_logs=sum(1 for file in view.files if file.key in snapshot.log_tombstoned_ms),
-        pressure=measure_pressure(log_files=len(view.files), backlog_files=waiting.file_count, config=config),
+        pressure=measure_pressure(log_files=len(view.files), backlog_files=waiting.file_count),
         staged_batches=len(staged.batches),
         staged_bytes=sum(batch.size_bytes for batch in staged.batches),
         staged_lag_ms=max(0, staged.store_now_ms - oldest_staged_ms),

@@ -14,8 +14,8 @@ from icedb_log.commit.table import Table
 from icedb_log.errors import IceDBError
 from icedb_log.feed.views import ViewLag, list_view_lags
 from icedb_log.holds.guards import Kept, group_waiting
-from icedb_log.holds.pins import list_pins
 from icedb_log.holds.stored_holds import HoldReader, HoldStatus, StoredHold
+from icedb_log.holds.tags import list_tags
 from icedb_log.ingest.quarantine import QuarantinedBatch, list_quarantined
 from icedb_log.keys import TablePaths
 from icedb_log.log.reader import LogReader
@@ -42,7 +42,7 @@ class TableDetails:
         due_logs: Dead log files that the next vacuum deletes.
         due_files: Dead data files that it deletes.
         quarantined: The oldest entries in quarantine.
-        pins: All pins, with how each stands.
+        tags: All tags, with how each stands.
         views: Views over it, with their lags.
         problems: What could not be read, and why; it hides nothing else.
     """
@@ -52,7 +52,7 @@ class TableDetails:
     due_logs: int = 0
     due_files: int = 0
     quarantined: tuple[QuarantinedBatch, ...] = ()
-    pins: tuple[tuple[StoredHold, HoldStatus], ...] = ()
+    tags: tuple[tuple[StoredHold, HoldStatus], ...] = ()
     views: tuple[ViewLag, ...] = ()
     problems: Mapping[str, str] = field(default_factory=dict)
 
@@ -127,7 +127,7 @@ class StatusReader:
             merge = attempt("merges", lambda: explain_merge(index, log.view))
         if status.tombstoned_files <= MOST_DEAD_FILES:
             planned = attempt("what the janitor waits for", lambda: vacuum_table(table, dry_run=True))
-        pins = attempt("pins", lambda: list_pins(table))
+        tags = attempt("tags", lambda: list_tags(table))
         if status.quarantined_batches:
             quarantined = attempt("quarantine", lambda: list_quarantined(table, limit=MOST_QUARANTINED))
 
@@ -141,7 +141,7 @@ class StatusReader:
             due_logs=0 if planned is None else len(planned.deleted_logs),
             due_files=0 if planned is None else len(planned.deleted_data),
             quarantined=quarantined or (),
-            pins=() if pins is None else tuple((pin, pin.status(pins.store_now_ms)) for pin in pins.holds),
+            tags=() if tags is None else tuple((tag, tag.status(tags.store_now_ms)) for tag in tags.holds),
             views=views or (),
             problems=problems,
         )

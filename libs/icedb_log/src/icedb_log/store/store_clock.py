@@ -26,6 +26,12 @@ MAX_STORE_GAP_MS: Final = 10_000
 MAX_HOST_GAP_MS: Final = 15 * 60 * 1000
 """How far the clocks of store and host may lie apart. S3 itself refuses requests of a host that is further off."""
 
+SKEW_WARN_MS: Final = 30_000
+"""From how far on a host's clock and the store's are apart people are told. Nothing is lost or deleted early."""
+
+SKEW_LIMIT_MS: Final = 5 * 60 * 1000
+"""A service whose host's clock is further off waits before it begins to work."""
+
 JUMP_MS: Final = 500
 """A step of the wall clock against the monotonic one is a jump from here on: a leap second, too, unless smeared."""
 

@@ -18,6 +18,10 @@ from icedb_log.table.time_columns import TIME_UNITS, TimeUnit
 
 MAX_PROMOTED: Final = 256
 """Promoted columns of a table."""
+PROMOTE_SHARE: Final = 0.1
+"""In which part of the rows a path stands that is promoted by itself."""
+PROMOTE_LIMIT: Final = 64
+"""From so many promoted columns on none comes by itself."""
 MAX_KEYS: Final = 32
 MAX_KEY_BYTES: Final = 255
 OFF: Final = "OFF"

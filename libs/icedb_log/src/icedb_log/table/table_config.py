@@ -25,7 +25,7 @@ from icedb_log.clock import format_ms
 from icedb_log.errors import InvalidRequest, TableNotFound
 from icedb_log.keys import check_table_name
 from icedb_log.table.decimals import EXAMPLE, find_decimal, spell_decimal
-from icedb_log.table.promoted_paths import MAX_PROMOTED, find_path_problem, spell_path
+from icedb_log.table.promoted_paths import MAX_PROMOTED, PROMOTE_LIMIT, find_path_problem, spell_path
 from icedb_log.table.time_columns import (
     PLAUSIBLE_FROM_MS,
     PLAUSIBLE_TO_MS,
@@ -162,11 +162,8 @@ ASKED_FLOORS: Final[Mapping[str, int]] = {
     "data_grace_ms": MINUTE_MS,  # a query that has begun reads files that die meanwhile
     "log_grace_ms": 30 * SECOND_MS,  # a reader's refresh has half of it (R2), a producer's retries three quarters (I3)
     "orphan_age_ms": HOUR_MS,  # a merge, an import or a deletion has to be committed within half of it (W3)
-    # Twice what a table has that the strongest brake slows down. It commits once a minute, merges less often, and has
-    # each log file for the default log grace period after it was folded.
-    "log_files_stop": 50,
 }
-"""Least values of settings. The command and the HTTP API take no less, although the configuration does."""
+"""Least values of times. The command and the HTTP API take no less, although the configuration does."""
 
 
 class _Model(BaseModel):
@@ -249,10 +246,6 @@ class TableConfig(_Model):
     order in which they were promoted (S4); without a path nothing fills the column any more."""
     promoted_below: tuple[tuple[str, ...], ...] = ()
     """A column of JSON text, with keys or none: paths below that are frequent are promoted by themselves."""
-    promote_share: Annotated[float, Field(gt=0, le=1)] = 0.1
-    """In which part of the rows a path stands that is promoted by itself."""
-    promote_limit: Annotated[int, Field(ge=0, le=MAX_PROMOTED)] = 64
-    """From so many promoted columns on none comes by itself."""
     evolution: Evolution = "widen"
     """strict: only declared columns; add_columns: new ones appear; widen: BIGINT may also become DOUBLE, and DATE
     TIMESTAMP, where no value loses anything."""
@@ -288,14 +281,6 @@ class TableConfig(_Model):
     max_partitions_per_flush: Annotated[int, Field(ge=1, le=10_000)] = 1000
     """Partitions of one commit; batches beyond it go into the next one. A batch is never cut: one that has more
     partitions is committed alone."""
-    log_files_slow: Annotated[int, Field(ge=1, le=900)] = 400
-    """From so many log files on flushes come less often (the wire allows less than 1,000)."""
-    log_files_stop: Annotated[int, Field(ge=2, le=950)] = 800
-    """From so many log files on front ends refuse batches; at least 50."""
-    backlog_files_slow: Annotated[int, Field(ge=1)] = 5000
-    """From so many data files that a merge would take now on, flushes come less often."""
-    backlog_files_stop: Annotated[int, Field(ge=2)] = 20_000
-    """From so many data files that a merge would take now on, front ends refuse batches."""
     data_grace_ms: int = 6 * HOUR_MS
     """How long a dead data file stays: longer than the longest query. At least 1 min; alter makes it longer only."""
     log_grace_ms: int = 10 * MINUTE_MS
@@ -448,10 +433,6 @@ class TableConfig(_Model):
         _check_case(self.source, "source columns")
         for column, sql_type in self.source.items():
             _check_type(column, sql_type, kind="source column")
-        pressure = (("log_files_slow", "log_files_stop"), ("backlog_files_slow", "backlog_files_stop"))
-        for low, high in pressure:
-            if getattr(self, low) >= getattr(self, high):
-                raise ValueError(f"{low} < {high} must hold, but {getattr(self, low)} >= {getattr(self, high)}")
         return self
 
     @model_validator(mode="after")
@@ -518,7 +499,7 @@ class TableConfig(_Model):
     def promote_room(self) -> int:
         """How many paths may still be promoted by themselves; not above zero: none."""
         filled_count = sum(map(bool, self.promoted.values()))
-        return min(self.promote_limit - filled_count, MAX_PROMOTED - len(self.promoted))
+        return min(PROMOTE_LIMIT - filled_count, MAX_PROMOTED - len(self.promoted))
 
     def count_promoted(self, columns: Collection[str] | None = None) -> int:
         """Return how many promoted paths, from the first on, have to be counted to have all that are filled (S4).

@@ -12,7 +12,7 @@ from icedb_log.clean.holds import find_claims
 from icedb_log.clock import Clock
 from icedb_log.errors import InvalidRequest, NotFound
 from icedb_log.feed.views import detach_view, source_of
-from icedb_log.holds.pins import find_lasting, list_pins
+from icedb_log.holds.tags import find_lasting, list_tags
 from icedb_log.ingest.staging import list_staged
 from icedb_log.keys import TablePaths
 from icedb_log.store.object_store import ObjectInfo
@@ -79,7 +79,7 @@ def drop_table(table: TableStore, *, clock: Clock, request: DropRequest | None =
 
     Raises:
         NotFound: No such table.
-        InvalidRequest: It feeds views, an erasure has not ended, pins keep it from being purged, or ``keep_ms`` is
+        InvalidRequest: It feeds views, an erasure has not ended, tags keep it from being purged, or ``keep_ms`` is
             shorter than its grace period; the message says what to do first.
         HaltError: Its configuration, or a registration of a view, cannot be read.
         Unavailable: The store did not answer, or others kept changing the configuration.
@@ -150,7 +150,7 @@ def undrop_table(table: TableStore, *, clock: Clock) -> UndropResult:
 
 
 def read_kept_config(table: TableStore) -> TableConfig:
-    """Read the configuration of a table that is there, or in the trash: for what ends a claim on it, like an unpin.
+    """Read the configuration of a table that is there, or in the trash: for what ends a claim on it.
 
     Raises:
         NotFound: No such table, or its purge has begun.
@@ -194,11 +194,11 @@ def _require_free(table: TableStore, config: TableConfig, request: DropRequest) 
             f"(`icedb erasure list {name} {erasures[0]}`), then drop the table"
         )
     if request.is_forced:
-        pins = find_lasting(list_pins(table))
-        if pins:
+        tags = find_lasting(list_tags(table))
+        if tags:
             raise InvalidRequest(
-                f"table {name!r} is pinned ({', '.join(pin.name for pin in pins)}): `icedb tag delete {name} "
-                f"{pins[0].name}` first, or drop it without --purge: in the trash it waits for its pins"
+                f"table {name!r} is tagged ({', '.join(tag.name for tag in tags)}): `icedb tag delete {name} "
+                f"{tags[0].name}` first, or drop it without --purge: in the trash it waits for its tags"
             )
     elif request.keep_ms < config.data_grace_ms:
         raise InvalidRequest(
@@ -231,8 +231,8 @@ def _next_mark(
     if found is not None:  # in the trash, and to be purged now
         change = {"state": "purging", "is_forced": True, "dropped_ms": info.modified_ms, "keep_ms": 0}
         return found.model_copy(update=change)
-    # WARN: T3: into the trash first, also by force; then pins are looked for once more. In one step: a pin is made and
-    # told to hold between that look and the mark, and what it pinned is purged.
+    # WARN: T3: into the trash first, also by force; then tags are looked for once more. In one step: a tag is made and
+    # told to hold between that look and the mark, and what it tagged is purged.
     return Dropped(
         state="trash",
         drop_id=drop_id,

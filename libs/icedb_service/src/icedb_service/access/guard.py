@@ -72,11 +72,11 @@ class Places:
 
     Args:
         what: In messages.
-        setting: Which bounds the pool.
+        setting: Which bounds the pool; empty: none does.
         size: How much there is.
     """
 
-    def __init__(self, what: str, *, setting: str, size: int) -> None:
+    def __init__(self, what: str, *, setting: str = "", size: int) -> None:
         self.what = what
         self.setting = setting
         self.size = size
@@ -134,10 +134,11 @@ class Holder:
     def refusal(self, places: Places, *, held: int | None = None, retry_after_ms: int = 10 * SECOND_MS) -> RateLimited:
         """Count that it holds its share, and return the error; ``held``: as far as the pool itself does not know."""
         name = self.name or ""
+        named = f" ({places.setting})" if places.setting else ""
         self.on_refused(name)
         return RateLimited(
             f"{name} has {places.held_by(name) if held is None else held} {places.what} here already; nobody may have "
-            f"more than {places.share}, half of all ({places.setting}): end some, or ask another replica",
+            f"more than {places.share}, half of all{named}: end some, or ask another replica",
             retry_after_ms=retry_after_ms,
         )
 

@@ -231,14 +231,11 @@ class AccessSource:
     def __init__(self, path: Path, *, clock: Clock, metrics: AccessMetrics | None = None) -> None:
         self._path = path
         self._clock = clock
-        self._metrics = metrics
         self._lock = threading.Lock()
         self._is_broken = False
         self._policy, self._stamp = self._load(None)
         self._looked_ms = clock.monotonic_ms()
         if metrics is not None:
-            metrics.enforced.set(1)
-            metrics.loaded.set(clock.now_ms() / 1000)
             metrics.broken.set_function(self._ask_whether_broken)
 
     def current(self) -> Policy:
@@ -262,8 +259,6 @@ class AccessSource:
             get_logger().error("access_file_broken", error=str(error), mitigation="the policy before it goes on")
             return
         self._is_broken = False
-        if self._metrics is not None:
-            self._metrics.loaded.set(self._clock.now_ms() / 1000)
         get_logger().info("access_file_loaded", path=str(self._path))
 
     def _load(self, before: Policy | None) -> tuple[Policy, _Stamp]:

@@ -75,7 +75,7 @@ def serve(settings: FrontendSettings) -> int:
     wakeups = Wakeups(make_app(settings), redis, settings=settings, counter=metrics.wakes)
     waker = Waker(partial(wakeups.wake, INGEST_FLUSH))
     warehouse = settings.store_settings.open()
-    watch_clock(warehouse.store, metrics.clock, clock=clock, settings=settings)
+    watch_clock(warehouse.store, metrics.clock, clock=clock)
 
     aligned = AlignedClock(clock, warehouse.store, may_ask=True)  # I3: ids have the store's time
     gate = make_gate(warehouse, settings=settings, clock=aligned, on_staged=waker.ask, on_left=metrics.note_staged)

@@ -1,11 +1,10 @@
 """What the front end counts."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final, Literal, get_args
+from typing import Final, Literal
 
 from icedb_log.clock import Clock
-from icedb_log.ingest.group_writer import LeaveReason, LeftGroup
 from icedb_log.units import SECOND_MS
 from icedb_service.metrics import WAKE_OUTCOMES, EndpointMetrics
 
@@ -38,13 +37,6 @@ class FrontendMetrics(EndpointMetrics):
             "Time from a whole batch to its acknowledgement, accepted ones only",
             buckets=ACK_BUCKETS_S,
             door=ENDPOINTS,
-        )
-        self.staged = make.counter(
-            "icedb_frontend_staged_objects_total",
-            "Objects staged, each by one PUT, by why a group left: senders: as many batches waited as are ever on "
-            "their way at once; linger: its time was over; full: 8 MiB or 1,000 batches, or what came next has "
-            "to be alone; closing: the process ends",
-            reason=get_args(LeaveReason),
         )
         self.staged_batches = make.histogram(
             "icedb_frontend_staged_object_batches", "Batches of one staged object", buckets=GROUP_BUCKETS
@@ -79,11 +71,10 @@ class FrontendMetrics(EndpointMetrics):
         }
         """What each accepted batch touches: to find it by its labels takes longer than to count."""
 
-    def note_staged(self, group: LeftGroup) -> None:
-        """Count a group that leaves for the store; one of one batch is an object, too."""
-        self.staged.labels(group.reason).inc()
-        self.staged_batches.observe(len(group.waited_ms))
-        for waited_ms in group.waited_ms:
+    def note_staged(self, waits_ms: Sequence[int]) -> None:
+        """Count a group that leaves for the store, by what each of its batches has waited."""
+        self.staged_batches.observe(len(waits_ms))
+        for waited_ms in waits_ms:
             self.linger_time.observe(waited_ms / SECOND_MS)
 
     @contextmanager

@@ -5,11 +5,11 @@ wake-ups are sent. What was acknowledged is durable at every moment of it.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 
 from icedb_log.clock import Clock
-from icedb_log.ingest.group_writer import GroupWriter, LeftGroup
+from icedb_log.ingest.group_writer import GroupWriter
 from icedb_log.ingest.staging import Acceptance
 from icedb_log.store.store_clock import AlignedClock
 from icedb_log.warehouse import Warehouse
@@ -35,7 +35,7 @@ def make_gate(
     settings: FrontendSettings,
     clock: Clock,
     on_staged: Callable[[str], None],
-    on_left: Callable[[LeftGroup], object],
+    on_left: Callable[[Sequence[int]], object],
     on_copy: Callable[[int], object] = lambda _: None,
 ) -> StagingGate:
     """Return a staging gate that asks the store about tables and pressure. Arguments as of it and of its groups."""

@@ -98,9 +98,9 @@ def _parse(kind: type[_Request], body: bytes, settable: frozenset[str]) -> _Requ
         if name not in settable:
             close = did_you_mean(name, settable) or f"; there are {', '.join(sorted(settable))}"
             raise InvalidRequest(f"settings: {name!r} cannot be set here{close}")
-        floor, unit = ASKED_FLOORS.get(name, 0), " ms" if name.endswith("_ms") else ""
-        if isinstance(value, int) and value < floor:
-            raise InvalidRequest(f"settings: {name} of {value}{unit} is too small: give at least {floor}{unit}")
+        floor_ms = ASKED_FLOORS.get(name, 0)
+        if isinstance(value, int) and value < floor_ms:
+            raise InvalidRequest(f"settings: {name} of {value} ms is too small: give at least {floor_ms} ms")
     return request
 
 

@@ -1,4 +1,4 @@
-"""``icedb tag``, and reading at a pin, on a folder, without any worker."""
+"""``icedb tag``, and reading at a tag, on a folder, without any worker."""
 
 import json
 
@@ -30,7 +30,7 @@ def count(icedb, *options, sql="select count(*) as n from events"):
     return json.loads(icedb("query", sql, "-o", "json", *options))["rows"][0]["n"]
 
 
-def test_a_pin_is_made_listed_read_and_ended(icedb, parquet):
+def test_a_tag_is_made_listed_read_and_ended(icedb, parquet):
     made = json.loads(icedb("tag", "create", "events", "q3", "--ttl", "30d", "--note", "why [not]", "-o", "json"))
     assert (made["status"], made["file_count"], made["row_count"], made["ttl_ms"]) == ("active", 1, 1, 30 * 86_400_000)
     assert made["held_until_ms"] == made["ends_ms"] + 6 * 3_600_000 + 10_000
@@ -48,10 +48,10 @@ def test_a_pin_is_made_listed_read_and_ended(icedb, parquet):
     }
     assert "has ended; what only it held may be deleted in 6 h" in icedb("tag", "delete", "events", "q3")
     assert not json.loads(icedb("tag", "delete", "events", "q3", "-o", "json"))["ended"]
-    assert "pin q3 has ended (ended)" in icedb("snapshot", "events", "--tag", "q3", code=2)
+    assert "tag q3 has ended (ended)" in icedb("snapshot", "events", "--tag", "q3", code=2)
 
 
-def test_a_pin_of_a_past_time_is_for_people(icedb, parquet):
+def test_a_tag_of_a_past_time_is_for_people(icedb, parquet):
     first = parquet.warehouse.store.list_page("events/_log/").objects[0].key.rpartition("/")[2][:13]
     commit(parquet)
     shown = icedb("tag", "create", "events", "old", "--as-of", first)
@@ -59,29 +59,29 @@ def test_a_pin_of_a_past_time_is_for_people(icedb, parquet):
     assert count(icedb, "--tag", "old") == 1
 
 
-def test_a_query_over_several_tables_needs_the_pin_in_each(icedb, parquet):
+def test_a_query_over_several_tables_needs_the_tag_in_each(icedb, parquet):
     both = "select (select count(*) from events) + (select count(*) from users) as n"
     icedb("tag", "create", "events", "q3")
-    assert "table users has no pin 'q3'" in icedb("query", both, "--tag", "q3", code=3)
+    assert "table users has no tag 'q3'" in icedb("query", both, "--tag", "q3", code=3)
     icedb("tag", "create", "users", "q3")
     commit(parquet)
     assert (count(icedb, sql=both), count(icedb, "--tag", "q3", sql=both)) == (3, 2)
 
 
-def test_what_cannot_be_pinned_or_read_is_said(icedb, parquet):
+def test_what_cannot_be_tagged_or_read_is_said(icedb, parquet):
     icedb("tag", "create", "events", "q3")
     assert "exists already" in icedb("tag", "create", "events", "q3", code=2)
-    assert "pin name 'Q 3' is not allowed" in icedb("tag", "create", "events", "Q 3", code=2)
+    assert "tag name 'Q 3' is not allowed" in icedb("tag", "create", "events", "Q 3", code=2)
     assert "in the future" in icedb("tag", "create", "events", "q4", "--as-of", "2999-01-01", code=2)
     assert "not a duration" in icedb("tag", "create", "events", "q4", "--ttl", "long", code=2)
     assert "did you mean events?" in icedb("tag", "create", "event", "q4", code=3)
-    assert "has no pin 'q4'" in icedb("tag", "delete", "events", "q4", code=3)
-    assert "either a pin or a time" in icedb("snapshot", "events", "--tag", "q3", "--as-of", "2026-01-01", code=2)
+    assert "has no tag 'q4'" in icedb("tag", "delete", "events", "q4", code=3)
+    assert "either a tag or a time" in icedb("snapshot", "events", "--tag", "q3", "--as-of", "2026-01-01", code=2)
 
 
-def test_pins_that_are_not_well_are_explained(icedb, parquet):
+def test_tags_that_are_not_well_are_explained(icedb, parquet):
     paths = parquet.warehouse.table("events").paths
-    parquet.warehouse.store.put(paths.hold_key("pin", "0" * 32, name="q3"), b"{}")
+    parquet.warehouse.store.put(paths.hold_key("tag", "0" * 32, name="q3"), b"{}")
     lines = icedb("tag", "list", "events").splitlines()
     assert lines[1].split()[:3] == ["q3", "unreadable", "-"]
     assert "q3" in icedb("snapshot", "events", "--tag", "q3", code=5)

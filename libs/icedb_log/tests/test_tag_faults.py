@@ -1,4 +1,4 @@
-"""Pins under any fault, and with any rival, at any call: J4, W2."""
+"""Tags under any fault, and with any rival, at any call: J4, W2."""
 
 import contextlib
 
@@ -11,18 +11,18 @@ from icedb_log.errors import (
     NotFound,
     Unavailable,
 )
-from icedb_log.holds.pins import (
-    PENDING_TTL_MS,
-    list_pins,
-    read_pinned,
-    unpin,
-)
 from icedb_log.holds.stored_holds import find_ended_holds
+from icedb_log.holds.tags import (
+    PENDING_TTL_MS,
+    delete_tag,
+    list_tags,
+    read_tagged,
+)
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
 from icedb_log.trash.drop import drop_table
 from icedb_sim.fakes.scripted_store import Crash, Effect, Fault
 from icedb_sim.tables.small_table import SmallTable, at_each_call, try_each_call
-from icedb_sim.tables.table_steps import DAY_MS, age, data_count, make_table, pin, pinned_ids, status
+from icedb_sim.tables.table_steps import DAY_MS, age, data_count, make_table, status, tag, tagged_ids
 
 
 @pytest.fixture
@@ -40,8 +40,8 @@ def make_dying():
     return table
 
 
-def pin_before_merge(table):
-    return pin(table, at_ms=table.at_ms)
+def tag_before_merge(table):
+    return tag(table, at_ms=table.at_ms)
 
 
 @pytest.mark.parametrize(
@@ -55,25 +55,25 @@ def pin_before_merge(table):
         Effect.DELAY,
     ],
 )
-def test_j4_whatever_fails_at_whichever_call_a_pin_that_can_be_read_holds(effect):
-    tables = try_each_call(make_dying, pin_before_merge, effect)
+def test_j4_whatever_fails_at_whichever_call_a_tag_that_can_be_read_holds(effect):
+    tables = try_each_call(make_dying, tag_before_merge, effect)
     assert len(tables) >= 8
     for table in tables:
         age(table, table.config.data_grace_ms)
         table.store.land_delayed()
-        is_active = table.keys(table.paths.holds_of("pin")) and status(table) == "active"
+        is_active = table.keys(table.paths.holds_of("tag")) and status(table) == "active"
         if is_active:
-            assert pinned_ids(table) == [1, 2]
-            unpin(table, "q3")
+            assert tagged_ids(table) == [1, 2]
+            delete_tag(table, "q3")
         age(table)
         assert data_count(table) == 1  # a maker that died holds nothing up for good
-        pin(table)
-        assert table.ids() == pinned_ids(table) == [1, 2]
+        tag(table)
+        assert table.ids() == tagged_ids(table) == [1, 2]
 
 
 @pytest.mark.parametrize("aged_ms", [0, 60_000])
 @pytest.mark.parametrize("how", ["before", "after"])
-def test_j4_a_pin_made_while_a_janitor_sleeps_at_any_call_holds(aged_ms, how):
+def test_j4_a_tag_made_while_a_janitor_sleeps_at_any_call_holds(aged_ms, how):
     """Aged: the janitor knows that the files may go. Otherwise: they get old while it sleeps."""
     made = met = 0
 
@@ -85,78 +85,78 @@ def test_j4_a_pin_made_while_a_janitor_sleeps_at_any_call_holds(aged_ms, how):
     def sleep(table):
         nonlocal made
         with contextlib.suppress(BelowHorizon):
-            pin_before_merge(table)
+            tag_before_merge(table)
             made += 1
         table.clock.advance(DAY_MS)
 
     for table, error, where in at_each_call(make, SmallTable.vacuum, sleep, when=[how]):
         assert error is None
         met += 1
-        if table.keys(table.paths.holds_of("pin")):
+        if table.keys(table.paths.holds_of("tag")):
             table.vacuum()
-            assert pinned_ids(table) == [1, 2], where
+            assert tagged_ids(table) == [1, 2], where
     assert met > 5
     assert (made == 0) == (aged_ms > 0)
 
 
-def test_j4_a_maker_that_sleeps_before_its_pin_is_there_looks_again(table):
+def test_j4_a_maker_that_sleeps_before_its_tag_is_there_looks_again(table):
     def merge_and_clean():
         table.merge(full=True)
         age(table)
 
-    table.store.script = [Fault("put_if_absent", None, "/holds/pin.", before=merge_and_clean)]
+    table.store.script = [Fault("put_if_absent", None, "/holds/tag.", before=merge_and_clean)]
     with pytest.raises(BelowHorizon):
-        pin(table, at_ms=table.clock.now_ms() - 1)
+        tag(table, at_ms=table.clock.now_ms() - 1)
     table.append(3)
-    table.store.script = [Fault("put_if_absent", None, "/holds/pin.", before=merge_and_clean)]
-    pin(table)
-    assert pinned_ids(table) == [1, 2, 3]
+    table.store.script = [Fault("put_if_absent", None, "/holds/tag.", before=merge_and_clean)]
+    tag(table)
+    assert tagged_ids(table) == [1, 2, 3]
 
 
 def test_j4_of_two_makers_of_one_name_at_most_one_goes_on(table):
-    table.store.script = [Fault("put_if_absent", None, "/holds/pin.", before=lambda: pin(table))]
+    table.store.script = [Fault("put_if_absent", None, "/holds/tag.", before=lambda: tag(table))]
     with pytest.raises(InvalidRequest, match="exists already"):
-        pin(table)
-    assert [p.state for p in list_pins(table).holds] == ["active"]
+        tag(table)
+    assert [p.state for p in list_tags(table).holds] == ["active"]
 
 
 def test_j4_a_maker_that_sees_another_one_gives_up(table):
     def try_other():
         with pytest.raises(InvalidRequest, match="being made"):
-            pin(table)
+            tag(table)
 
     # The first one has looked, and is pending; the second one sees it, and the first goes on.
     table.store.script = [Fault("list_page", None, "/_log/"), Fault("list_page", None, "/_log/", before=try_other)]
-    pin(table)
-    assert pinned_ids(table) == [1, 2]
+    tag(table)
+    assert tagged_ids(table) == [1, 2]
     # The second one is pending, too, when the first one looks.
     other = []
 
     def begin_other():
-        table.store.script = [Fault("put_if_absent", Effect.CRASH_AFTER, "/holds/pin.")]
+        table.store.script = [Fault("put_if_absent", Effect.CRASH_AFTER, "/holds/tag.")]
         with pytest.raises(Crash):
-            pin(table, "q4")
+            tag(table, "q4")
         other.append(1)
 
-    table.store.script = [Fault("put_if_absent", None, "/holds/pin.", before=begin_other)]
+    table.store.script = [Fault("put_if_absent", None, "/holds/tag.", before=begin_other)]
     with pytest.raises(InvalidRequest, match="being made"):
-        pin(table, "q4")
+        tag(table, "q4")
     assert other
 
 
-def test_j4_a_pending_pin_holds_everything_cannot_be_read_and_runs_out(table):
-    table.store.script = [Fault("put_if_match", Effect.CRASH_BEFORE, "/holds/pin.")]
+def test_j4_a_pending_tag_holds_everything_cannot_be_read_and_runs_out(table):
+    table.store.script = [Fault("put_if_match", Effect.CRASH_BEFORE, "/holds/tag.")]
     with pytest.raises(Crash):
-        pin(table, ttl_ms=5000)
+        tag(table, ttl_ms=5000)
     with pytest.raises(InvalidRequest, match="is being made"):
-        read_pinned(table, "q3")
+        read_tagged(table, "q3")
     with pytest.raises(InvalidRequest, match="being made by another process"):
-        pin(table)
+        tag(table)
     table.append(3)
     table.merge(full=True)
     table.clock.advance(PENDING_TTL_MS // 2)
     table.vacuum()
-    assert {w.guard for w in table.vacuum().waiting} == {"pin"}
+    assert {w.guard for w in table.vacuum().waiting} == {"tag"}
     assert data_count(table) == 4
     table.clock.advance(PENDING_TTL_MS // 2)
     assert status(table) == "abandoned"
@@ -164,76 +164,76 @@ def test_j4_a_pending_pin_holds_everything_cannot_be_read_and_runs_out(table):
     table.vacuum()
     assert data_count(table) == 1
     assert find_ended_holds(table, data_grace_ms=1)
-    pin(table)
+    tag(table)
 
 
-def test_a_pending_pin_can_be_ended_and_its_maker_is_told(table):
+def test_a_pending_tag_can_be_ended_and_its_maker_is_told(table):
     def end():
-        assert unpin(table, "q3")
+        assert delete_tag(table, "q3")
 
-    table.store.script = [Fault("put_if_match", None, "/holds/pin.", before=end)]
+    table.store.script = [Fault("put_if_match", None, "/holds/tag.", before=end)]
     with pytest.raises(CommitConflict, match="was ended while it was made"):
-        pin(table)
+        tag(table)
     assert status(table) == "ended"
     table.merge(full=True)
     age(table, table.config.data_grace_ms + MAX_STORE_GAP_MS)
     assert data_count(table) == 1
 
 
-def test_j4_a_pin_that_was_ended_while_it_was_made_holds_nothing(table):
+def test_j4_a_tag_that_was_ended_while_it_was_made_holds_nothing(table):
     """Nobody could read it: not even for a grace period."""
     table.merge(full=True)
     table.clock.advance(table.config.data_grace_ms)
-    table.store.script = [Fault("put_if_match", None, "/holds/pin.", before=lambda: unpin(table, "q3"))]
+    table.store.script = [Fault("put_if_match", None, "/holds/tag.", before=lambda: delete_tag(table, "q3"))]
     with pytest.raises(CommitConflict, match="was ended while it was made"):
-        pin(table)
+        tag(table)
     table.vacuum()
     table.vacuum()
     assert data_count(table) == 1
 
 
-def test_j4_a_pin_that_was_ended_before_its_maker_has_looked_at_it_stays_ended(table):
+def test_j4_a_tag_that_was_ended_before_its_maker_has_looked_at_it_stays_ended(table):
     for method in ("get", "head"):  # whichever its maker looks with
-        table.store.script.append(Fault(method, None, "/holds/pin.", before=lambda: unpin(table, "q3")))
+        table.store.script.append(Fault(method, None, "/holds/tag.", before=lambda: delete_tag(table, "q3")))
     with pytest.raises(CommitConflict, match="was ended while it was made"):
-        pin(table)
+        tag(table)
     assert status(table) == "ended"
 
 
-def test_t4_a_table_that_is_dropped_while_a_pin_of_it_is_made_gets_none(table):
+def test_t4_a_table_that_is_dropped_while_a_tag_of_it_is_made_gets_none(table):
     table.store.script = [
-        Fault("put_if_absent", None, "/holds/pin.", before=lambda: drop_table(table, clock=table.clock))
+        Fault("put_if_absent", None, "/holds/tag.", before=lambda: drop_table(table, clock=table.clock))
     ]
     with pytest.raises(NotFound, match="is in the trash"):
-        pin(table)
-    assert table.keys(table.paths.holds_of("pin")) == []
+        tag(table)
+    assert table.keys(table.paths.holds_of("tag")) == []
 
 
-def test_j4_a_pin_that_was_made_too_slowly_cannot_be_read(table):
+def test_j4_a_tag_that_was_made_too_slowly_cannot_be_read(table):
     table.store.script = [
-        Fault("put_if_match", None, "/holds/pin.", before=lambda: table.clock.advance(PENDING_TTL_MS))
+        Fault("put_if_match", None, "/holds/tag.", before=lambda: table.clock.advance(PENDING_TTL_MS))
     ]
     with pytest.raises(Unavailable, match="took longer"):
-        pin(table)
+        tag(table)
     assert status(table) == "ended"
     table.store.script = [
-        Fault("put_if_match", None, "/holds/pin.", before=lambda: table.clock.advance(PENDING_TTL_MS)),
-        Fault("put_if_match", Effect.CRASH_BEFORE, "/holds/pin."),
+        Fault("put_if_match", None, "/holds/tag.", before=lambda: table.clock.advance(PENDING_TTL_MS)),
+        Fault("put_if_match", Effect.CRASH_BEFORE, "/holds/tag."),
     ]
     with pytest.raises(Crash):
-        pin(table)
+        tag(table)
     assert status(table) == "late"
     with pytest.raises(InvalidRequest, match="took too long"):
-        read_pinned(table, "q3")
+        read_tagged(table, "q3")
 
 
 def test_w2_a_lost_answer_is_read_back(table):
     table.store.script = [
-        Fault("put_if_absent", Effect.LOSE_ANSWER, "/holds/pin."),
-        Fault("put_if_match", Effect.TRY_TWICE, "/holds/pin."),
+        Fault("put_if_absent", Effect.LOSE_ANSWER, "/holds/tag."),
+        Fault("put_if_match", Effect.TRY_TWICE, "/holds/tag."),
     ]
-    assert pin(table).state == "active"
-    table.store.script = [Fault("put_if_match", Effect.DROP, "/holds/pin.")]
+    assert tag(table).state == "active"
+    table.store.script = [Fault("put_if_match", Effect.DROP, "/holds/tag.")]
     with pytest.raises(CommitOutcomeUnknown):
-        pin(table, "q4")
+        tag(table, "q4")
     assert status(table, "q4") == "pending"
