@@ -208,7 +208,7 @@ def _is_interrupted(error: BaseException | None) -> bool:
     return error is not None
 
 
-def _print_unexpected(error: Exception, arguments: Sequence[str]) -> int:
+def _print_unexpected(error: BaseException, arguments: Sequence[str]) -> int:
     from icedb_log.texts import is_text  # noqa: PLC0415 - only on this path
 
     if odd := next((argument for argument in arguments if not is_text(argument)), None):
