@@ -13,6 +13,7 @@ from icedb_sim.rigs.access_rig import TokenIssuer
 from icedb_sim.rigs.frontend_rig import CLOCK, LIMIT_S, NDJSON
 from icedb_sim.rigs.snapshot_rig import start_snapshot
 from prometheus_client import generate_latest
+from waiting import wait_until
 
 OPEN = {"grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"}
 
@@ -75,6 +76,7 @@ def test_a_method_does_what_is_granted_and_hides_the_rest(method, plain, store, 
         return
     code, details, _ = call(plain, method, TABLE, bearer(denied))
     assert code is CODE.PERMISSION_DENIED, details
+    wait_until(plain.snapshot.is_at_rest, "the calls before are over on the server's side, too")
     asked = store.asked + plain.rig.store.put_count
     hidden = {table: call(plain, method, table, bearer(STRANGER)) for table in (TABLE, SECRET_TABLE, "nothing")}
     assert store.asked + plain.rig.store.put_count == asked
