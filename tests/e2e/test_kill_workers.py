@@ -76,15 +76,13 @@ def test_every_row_once_whoever_is_killed(stack, wait_until):
         wait_until(merges, what="a first merge")
         merger = stack.find_process("merger")
         merger.kill()  # the whole worker; its child must not go on for ever, nor its JVM
-        send(range(24, 36))
         before = commits()
+        send(range(24, 36))
         wait_until(lambda: commits() > before, what="a commit by the new ingest process")
         ingest = stack.find_process("ingest")
         ingest.kill()
         send(range(36, 48))
-        wait_until(
-            lambda: not lake.list_objects(paths.staging_prefix), what="all batches to be committed", timeout_s=150
-        )
+        wait_until(lambda: not lake.list_objects(paths.staging_prefix), what="all batches to be committed")
         wait_until(lambda: is_replaced(stack, "merger", merger), what="a new merger")
         wait_until(lambda: is_replaced(stack, "ingest", ingest), what="a new ingest worker")
         counted = count_days(lake)
