@@ -17,6 +17,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from http.client import HTTPException
 from pathlib import Path
 
 import pytest
@@ -169,7 +170,7 @@ def ask(request: urllib.request.Request, *, context: ssl.SSLContext | None = Non
     try:
         with urllib.request.urlopen(request, timeout=5, context=context) as answer:
             return answer.read().decode(errors="replace")
-    except OSError:
+    except (OSError, HTTPException):  # also one that breaks off
         return ""
 
 

@@ -1,8 +1,11 @@
 """The client's side of the wire: retries, replicas, streams, tokens, TLS, and what is said when they do not fit."""
 
 import re
+import select
+import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import grpc
 import pytest
@@ -289,6 +292,55 @@ def test_tls_with_a_token_and_with_a_certificate(services, connect, authority, f
     mutual = {"client_cert_file": cert_file, "client_key_file": key_file}
     for address, fields in [(services["tls"], {"token": TOKEN}), (services["mtls"], mutual)]:
         assert connect(address, ca_file=ca_file, **fields).snapshot("events").row_count == 9
+
+
+class SlowRoad:
+    """A way to a server on which the first words of a client take half a second; counts who came."""
+
+    HOLD_S = 0.5
+
+    def __init__(self, address):
+        self.target = address.rsplit(":", 1)
+        self.came = 0
+        self.given_up = 0
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self.listener.getsockname()[1]}"
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        with suppress(OSError):  # closed: the test is over
+            while True:
+                client, _ = self.listener.accept()
+                self.came += 1
+                threading.Thread(target=self.lead, args=(client,), daemon=True).start()
+
+    def lead(self, client):
+        with suppress(OSError), client, socket.create_connection(self.target) as server:
+            hello = client.recv(65536)
+            if select.select([client], [], [], self.HOLD_S)[0]:  # it says no more before it has an answer: it leaves
+                self.given_up += 1
+                return
+            server.sendall(hello)
+            threading.Thread(target=self.pump, args=(server, client), daemon=True).start()
+            self.pump(client, server)
+
+    def pump(self, source, target):
+        with suppress(OSError):
+            while piece := source.recv(65536):
+                target.sendall(piece)
+            target.shutdown(socket.SHUT_WR)
+
+
+def test_a_handshake_over_a_slow_road_is_waited_for(services, connect, authority, folder):
+    """Each attempt to connect was given up after 100 ms, handshake included: a distant server was hardly reached."""
+    road = SlowRoad(services["tls"])
+    with road.listener:
+        client = connect(
+            road.address.replace("127.0.0.1", "localhost"), ca_file=authority.write(folder / "ca.pem"), token=TOKEN
+        )
+        assert client.snapshot("events").row_count == 9
+        assert (road.came, road.given_up) == (1, 0)
+        client.close()
 
 
 def test_what_does_not_fit_is_told_apart(services, connect, authority, folder):

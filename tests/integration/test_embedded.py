@@ -94,6 +94,7 @@ def test_processes_append_beside_a_worker_and_a_merge(lake, tmp_path):
         running("-c", APPEND, folder_of(lake), "a", 10) as one,
         running("-c", APPEND, folder_of(lake), "b", 10) as other,
     ):
+        assert "working on" in worker.stderr.readline()  # it may start later than the others end
         answers = [said(one), said(other)]
         assert worker.poll() is None
         assert merger.poll() is None

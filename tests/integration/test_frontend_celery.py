@@ -164,6 +164,7 @@ def test_positional_arguments_other_than_one_object_fail(worker, foreign, staged
 
 def test_no_message_is_lost_when_its_worker_stops_or_dies(env, foreign, warehouse, redis, staged, worker, tmp_path):
     """The message is the only copy: it waits out back-pressure, goes back at SIGTERM, and stays booked at SIGKILL."""
+    wait_until(send(foreign).ready, "it answers, and so hears signals")
     worker.terminate()
     assert worker.wait(LIMIT_S) == 0
     client = open_redis(redis.url, timeout_ms=LIMIT_MS)

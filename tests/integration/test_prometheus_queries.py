@@ -115,7 +115,7 @@ def test_merge_lag_is_there_when_every_worker_is_dead(warehouse, snapshot_metric
         key = (("table", TABLE),)
         lag = "max by (table) (icedb_table_merge_lag_seconds)"
         first = wait_for("merge lag", lambda: prometheus.query(lag).get(key))
-        wait_for("merge lag rises", lambda: prometheus.query(lag)[key] > first + 1)
+        wait_for("merge lag rises", lambda: prometheus.query(lag).get(key, 0) > first + 1)
         panels = read_panels()
         expected = {
             "Data files that wait for a merge": [truth.merge_lag_files],
@@ -203,9 +203,9 @@ def test_every_panel_shows_the_running_stack(tmp_path):
         wait_for("every panel has data", lambda: silent().keys() == EMPTY_PANELS)
         for title in ("Merge lag", "Data files that wait for a merge", "Bytes that wait for a merge"):
             for expr in panels[title]:
-                assert set(prometheus.query(expr)) == {key}, title
+                wait_for(title, lambda expr=expr: set(prometheus.query(expr)) == {key})
         assert prometheus.get("label/table/values", **{"match[]": "icedb_table_data_files"}) == [TABLE, VIEW]
-        assert prometheus.query("sum by (job) (up)") == {(("job", job),): 1 for job in JOBS}
+        wait_for("all are up", lambda: prometheus.query("sum by (job) (up)") == {(("job", job),): 1 for job in JOBS})
         check_rules(prometheus)
         assert [alert["labels"] for alert in prometheus.get("alerts")["alerts"] if alert["state"] == "firing"] == []
 

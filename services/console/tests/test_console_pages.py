@@ -517,10 +517,10 @@ def test_a_stream_begins_at_what_its_page_shows(table, path, monkeypatch):
 def test_a_page_of_what_could_not_be_read_again_is_not_called_live(table, monkeypatch):
     """A store that does not answer: the page is the newest there is, and old."""
     monkeypatch.setattr("icedb_console.pages.LOOK_S", 0.01)
-    monkeypatch.setattr("icedb_console.table_facts.PATIENCE_MS", 0)
 
     async def work():
         async with open_console(table) as rig:
+            rig.parts.facts.patience_ms = 0
             table.append(1)
             await rig.parts.facts._keep("t")
             page = (await rig.browser().get("/tables/t")).text

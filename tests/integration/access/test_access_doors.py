@@ -80,6 +80,7 @@ def test_a_method_does_what_is_granted_and_hides_the_rest(method, plain, store, 
         return
     code, details, _ = call(plain, method, TABLE, bearer(denied))
     assert code is CODE.PERMISSION_DENIED, details
+    wait_until(plain.snapshot.is_at_rest, "the calls before are over on the server's side, too")
     asked = store.asked + plain.rig.store.put_count
     hidden = {table: call(plain, method, table, bearer(STRANGER)) for table in (TABLE, SECRET_TABLE, "nothing")}
     assert store.asked + plain.rig.store.put_count == asked

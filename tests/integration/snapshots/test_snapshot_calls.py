@@ -4,6 +4,7 @@ import json
 
 import grpc
 from icedb_log.holds.tags import create_tag
+from icedb_log.keys import clock_key
 from icedb_log.store.store_clock import MAX_STORE_GAP_MS
 from icedb_log.trash.drop import drop_table
 from icedb_log.units import DAY_MS
@@ -164,7 +165,10 @@ def test_the_names_cost_one_listing_however_many_ask_and_no_read_of_what_is_know
     list_tables(stub)
     table.store.calls.clear()
     list_tables(stub)
-    assert (len(table.store.keys_of("list_folders")), table.store.keys_of("get")) == (1, [])
+    read = [
+        key for key in table.store.keys_of("get") if key != clock_key("wh/")
+    ]  # whether it answers is looked at always
+    assert (len(table.store.keys_of("list_folders")), read) == (1, [])
     table.store.script = [Fault("list_folders", Effect.UNAVAILABLE)]
     with refused(grpc.StatusCode.UNAVAILABLE):
         list_tables(stub)

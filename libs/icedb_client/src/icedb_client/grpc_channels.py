@@ -25,6 +25,8 @@ KEEPALIVE_MS: Final = 60_000
 KEEPALIVE_TIMEOUT_MS: Final = 20_000
 FIRST_RECONNECT_MS: Final = 100
 LONGEST_RECONNECT_MS: Final = 5_000
+CONNECT_TIMEOUT_MS: Final = 5_000
+"""Of one attempt to connect, with its handshake: a distant server takes several round trips."""
 
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
@@ -32,8 +34,9 @@ _OPTIONS: Final = (
     ("grpc.keepalive_time_ms", KEEPALIVE_MS),
     ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
     ("grpc.initial_reconnect_backoff_ms", FIRST_RECONNECT_MS),
-    ("grpc.min_reconnect_backoff_ms", FIRST_RECONNECT_MS),
     ("grpc.max_reconnect_backoff_ms", LONGEST_RECONNECT_MS),
+    # WARN: gRPC names it after pauses, and gives up each attempt to connect that takes longer.
+    ("grpc.min_reconnect_backoff_ms", CONNECT_TIMEOUT_MS),
     # A name may stand for several replicas: calls go to all of them in turn.
     ("grpc.service_config", json.dumps({"loadBalancingConfig": [{"round_robin": {}}]})),
 )

@@ -137,6 +137,9 @@ class FactsReader:
         work: Runs the reads.
         clock: For ages.
         max_tables: How many tables something is kept of.
+
+    Attributes:
+        patience_ms: How long a page waits for what is being read.
     """
 
     def __init__(
@@ -146,6 +149,7 @@ class FactsReader:
         self._figures = figures
         self._work = work
         self._clock = clock
+        self.patience_ms = PATIENCE_MS
         self._remembered: LRUCache[str, _Remembered] = LRUCache(max_tables)
         self._kept: LRUCache[str, tuple[int, TableFacts]] = LRUCache(max_tables)
         self._reads: SharedWork[TableFacts] = SharedWork(self._forget)
@@ -163,7 +167,7 @@ class FactsReader:
         if kept is not None and self._clock.monotonic_ms() - kept[0] <= FRESH_MS:
             return kept[1]
         running = self._reads.find(name) or self._reads.start(name, self._keep(name))
-        done, _ = await asyncio.wait((running,), timeout=PATIENCE_MS / SECOND_MS)
+        done, _ = await asyncio.wait((running,), timeout=self.patience_ms / SECOND_MS)
         if done:
             return running.result()
         return None if kept is None else kept[1]

@@ -164,6 +164,7 @@ async def open_console(
             metrics=ConsoleMetrics(),
             stack=stack,
         )
+        parts.facts.patience_ms = LIMIT_MS  # a page of a busy machine, too, shows what was read for it
         yield Rig(parts, ConsoleApp(parts, HealthChecks()), document, write)
 
 

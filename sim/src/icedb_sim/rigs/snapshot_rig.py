@@ -1,7 +1,7 @@
 """A snapshot service in this process, on a free loopback port, and one channel to it."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import grpc
 from icedb_log.clock import Clock, SystemClock
@@ -13,6 +13,7 @@ from icedb_snapshot.settings import SnapshotSettings
 
 from icedb_sim.rigs.frontend_rig import LOOPBACK
 
+_POLL_MS: Final = 1
 NO_REDIS = f"redis://{LOOPBACK}:1/0"
 """Where nobody listens: watched tables are looked at each interval."""
 # Without the probe a client takes 64 KiB ahead of its reader; with it sometimes so much that nobody ever waits.
@@ -41,6 +42,18 @@ class SnapshotRig:
         """Return the value of a metric; 0 if it has none."""
         return self.service.parts.metrics.registry.get_sample_value(name, labels) or 0.0
 
+    def has_exported(self) -> bool:
+        """Whether the exporter has looked: once, and at the logs of all tables, or it could not list them."""
+        name = "icedb_snapshot_exporter"
+        return bool(
+            self.metric(f"{name}_round_duration_seconds_count") or self.metric(f"{name}_failures_total", what="list")
+        )
+
+    def is_at_rest(self) -> bool:
+        """Whether nobody watches, and no read is under way that somebody gave up."""
+        watched = self.metric("icedb_snapshot_watchers") or self.metric("icedb_snapshot_watched_tables")
+        return not watched and not self.service.parts.reads.work.job_count
+
     def stop(self) -> None:
         """Stop both."""
         self.channel.close()
@@ -48,7 +61,7 @@ class SnapshotRig:
 
 
 def start_snapshot(warehouse: Warehouse, *, clock: Clock | None = None, **fields: Any) -> SnapshotRig:
-    """Start a service; end it with ``rig.stop()``.
+    """Start a service, and return when its exporter has looked; end it with ``rig.stop()``.
 
     Args:
         warehouse: What it serves.
@@ -66,4 +79,7 @@ def start_snapshot(warehouse: Warehouse, *, clock: Clock | None = None, **fields
     service = SnapshotService(warehouse, settings=settings, clock=clock or SystemClock())
     service.start()
     channel = grpc.insecure_channel(f"{LOOPBACK}:{service.port}", options=CHANNEL_OPTIONS)
-    return SnapshotRig(service, channel, snapshot_pb2_grpc.SnapshotServiceStub(channel))
+    rig = SnapshotRig(service, channel, snapshot_pb2_grpc.SnapshotServiceStub(channel))
+    while not rig.has_exported():  # a test that counts requests to the store counts those of its calls alone
+        SystemClock().sleep_ms(_POLL_MS)
+    return rig
