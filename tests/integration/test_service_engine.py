@@ -9,8 +9,10 @@ from worker_process import require_engine_replaced, running_worker
 
 pytestmark = pytest.mark.redis
 
+METRICS = 'WorkerMetrics("janitor", package="icedb-janitor", tasks=["vacuum"], has_engine=True)'
 ENGINE = """
 import os, subprocess
+from icedb_service.metrics import WorkerMetrics
 
 os.environ["ICEDB_METRICS_PORT"] = "{port}"
 
@@ -29,5 +31,6 @@ class Mortal(Engine):
 
 def test_the_engine_of_an_idle_worker_dies_and_nobody_has_to_ask_for_it_to_be_counted_and_replaced(redis, tmp_path):
     port = free_port()
-    with running_worker(redis.url, tmp_path, before=ENGINE.format(port=port), engine="Mortal") as process:
+    begin = ENGINE.format(port=port)
+    with running_worker(redis.url, tmp_path, before=begin, engine="Mortal", metrics=METRICS) as process:
         require_engine_replaced(process, tmp_path, port=port, component="janitor", engine="sleep")

@@ -27,14 +27,16 @@ def register(app, context):
     define_task(app, context, "icedb.janitor.vacuum", vacuum)
 
 def serve(settings):
-    return run_worker(WorkerService("janitor", JanitorMetrics(), {engine}, register, threads={threads}), settings)
+    return run_worker(WorkerService("janitor", {metrics}, {engine}, register, threads={threads}), settings)
 
 run_main(ServiceSettings, "janitor", serve)
 """
 
 
 @contextmanager
-def running_worker(redis_url, folder, *, task="pass", before="", engine="NoEngine", threads=None):
+def running_worker(
+    redis_url, folder, *, task="pass", before="", engine="NoEngine", threads=None, metrics="JanitorMetrics()"
+):
     """Run a worker in a folder, which gets its ``log``; yield the process.
 
     Args:
@@ -44,9 +46,10 @@ def running_worker(redis_url, folder, *, task="pass", before="", engine="NoEngin
         before: Statements that the worker begins with.
         engine: A class that they define; it has none by default.
         threads: Tasks side by side; ``None``: one at a time, in a child.
+        metrics: What it serves.
     """
     body = textwrap.indent(textwrap.dedent(task).strip(), " " * 8)
-    program = PROGRAM.format(before=textwrap.dedent(before), task=body, engine=engine, threads=threads)
+    program = PROGRAM.format(before=textwrap.dedent(before), task=body, engine=engine, threads=threads, metrics=metrics)
     env = service_env(ICEDB_STORE=f"file://{folder / 'warehouse'}", ICEDB_REDIS_URL=redis_url)
     with running(["-c", program], env, folder) as process:
         yield process
