@@ -12,6 +12,7 @@ from icedb import connect
 from bench.nested_work import PATHS
 
 BATCHES: Final = 20
+MAX_BATCH_ROWS: Final = 50_000
 MORE_PATHS: Final = (
     "commit.rev", "commit.rkey", "commit.cid", 'commit.record."$type"', "commit.record.createdAt",
     "commit.record.text", "commit.record.langs", "commit.record.subject.cid", "commit.record.subject.uri",
@@ -41,8 +42,9 @@ def make_batches(count: int) -> Iterator[bytes]:
     chance = random.Random(34)
     names, weights = zip(*_COLLECTIONS, strict=True)
     dids = [f"did:plc:{_letters(chance, 24)}" for _ in range(max(10, count // 8))]
-    for start in range(0, count, -(-count // BATCHES)):
-        numbers = range(start, min(count, start + -(-count // BATCHES)))
+    batch_rows = min(MAX_BATCH_ROWS, -(-count // BATCHES))
+    for start in range(0, count, batch_rows):
+        numbers = range(start, min(count, start + batch_rows))
         kinds = chance.choices(names, weights, k=len(numbers))
         yield b"".join(
             b'{"data":%b}\n' % orjson.dumps(_make_event(chance, number, kind, dids))

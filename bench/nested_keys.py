@@ -14,11 +14,10 @@ from icedb_log.clock import SystemClock
 from icedb_log.table.promoted_paths import add_promotions, parse_promotions
 
 from bench.figures import MS, Figure, TakesTurns
-from bench.nested_events import MORE_PATHS, make_batches, write_table
+from bench.nested_events import MAX_BATCH_ROWS, MORE_PATHS, make_batches, write_table
 from bench.nested_work import PATHS
 
 BATCHES: Final = 100
-MAX_BATCH_ROWS: Final = 50_000
 COMMON_KEYS: Final = 20
 OTHER_KEYS: Final = 30
 RARE_KEYS: Final = 10_000

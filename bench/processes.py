@@ -122,11 +122,6 @@ class SystemInProcess:
         self._remote = Remote(is_peer=isinstance(work, Peer))
         self.name = self._remote.take(work)
 
-    @property
-    def pid(self) -> int:
-        """Its process."""
-        return self._remote.pid
-
     def prepare(self) -> None:
         """Make fresh inputs."""
         self._remote.ask("prepare")

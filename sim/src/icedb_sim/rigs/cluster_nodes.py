@@ -84,11 +84,6 @@ class Node:
                 if (group / name).exists():
                     (group / name).write_text(text)
 
-    def take(self, pid: int) -> None:
-        """Put a process that runs outside within the machine's bounds, and what it starts from now on."""
-        for group in self.groups:
-            (group / "cgroup.procs").write_text(str(pid))
-
     @contextmanager
     def full_disk(self) -> Iterator[None]:
         """Keep its disk full."""
