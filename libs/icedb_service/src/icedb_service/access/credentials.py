@@ -106,8 +106,8 @@ class HttpAccess(_CallAccess):
         """
         pool = places or self._requests
         held = call.get(HELD)
-        if held is not None and pool.setting not in held:
-            held[pool.setting] = self.guard.hold(identity, pool)
+        if held is not None and pool.what not in held:
+            held[pool.what] = self.guard.hold(identity, pool)
 
     def recognise(self, call: Mapping[str, Any]) -> Identity:
         """Return who sends a request, and hold a place for it until it ends. Raises Unauthenticated, RateLimited."""
@@ -138,8 +138,8 @@ class TaskAccess(_CallAccess):
 
 
 HELD: Final = "icedb.held"
-"""Where an ASGI scope has what gives a request's places back, by the setting of each pool; :class:`ObservedApp` does
-when it ends."""
+"""Where an ASGI scope has what gives a request's places back, by what each pool is of; :class:`ObservedApp` does when it
+ends."""
 CERTIFICATE_NAMES: Final = "icedb.certificate_names"
 """Where the HTTP server leaves the names of a client certificate in an ASGI scope."""
 
