@@ -138,8 +138,8 @@ class TaskAccess(_CallAccess):
 
 
 HELD: Final = "icedb.held"
-"""Where an ASGI scope has what gives a request's places back, by what each pool is of; :class:`ObservedApp` does when it
-ends."""
+"""Where an ASGI scope has what gives a request's places back, by what each pool is of; :class:`ObservedApp` does when
+it ends."""
 CERTIFICATE_NAMES: Final = "icedb.certificate_names"
 """Where the HTTP server leaves the names of a client certificate in an ASGI scope."""
 
