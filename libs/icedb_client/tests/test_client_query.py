@@ -119,6 +119,44 @@ def test_every_column_is_there_with_its_type(client, commit):
     ]
 
 
+def test_values_come_beside_a_statement(client, commit):
+    commit("events", "select timestamp '2026-01-02' as ts, 'it''s' as event, 2.5 as amount", "d=2026-01-02")
+    commit("other", "select 1 as a", schema={"a": "BIGINT"})
+    for sql, parameters, found in (
+        ("select amount from events where event = ? and d = ?", ["it's", "2026-01-02"], [(2.5,)]),
+        ("select amount, a from events, other where event = $e and a = $a", {"e": "it's", "a": 1}, [(2.5, 1)]),
+        ("select amount from events where d in $days", {"days": ["2026-01-02"]}, [(2.5,)]),
+        ("select amount from events where event = ?", [None], []),
+    ):
+        assert rows(client, sql, parameters=parameters) == found
+    found = client.snapshot("events").sql("select event from events where amount < $most", parameters={"most": 3})
+    assert found.fetchall() == [("it's",)]
+
+
+def test_a_value_leaves_out_files_as_a_literal_does(client, commit):
+    for day in ("2026-01-02", "2026-01-03"):
+        commit("events", f"select timestamp '{day}' as ts, 'a' as event, 2.5 as amount", f"d={day}")
+    plan = rows(client, "explain analyze select amount from events where d = ?", parameters=["2026-01-03"])
+    assert "Scanning Files: 1/2" in plan[0][1]
+
+
+@pytest.mark.parametrize(
+    ("sql", "parameters", "words"),
+    [
+        ("select * from events where event = ?", None, "parameters: 1"),
+        ("select * from events where event = $e", {"f": 1}, "parameters: e"),
+        ("select * from events", [1], "excess parameters: 1"),
+        ("select * from events where event = ?", "a", "give a list"),
+        ("select * from events where event = ?", [object()], "object"),
+        ("select * from events where amount = ?", ["a"], "'a'"),
+    ],
+)
+def test_values_that_do_not_fit_a_statement_are_named(client, commit, sql, parameters, words):
+    commit("events", "select timestamp '2026-01-02' as ts, 'a' as event, 2.5 as amount", "d=2026-01-02")
+    with pytest.raises(InvalidRequest, match=words):
+        rows(client, sql, parameters=parameters)
+
+
 def test_empty_tables_answer(client, commit):
     assert rows(client, "select count(*) from empty") == [(0,)]
     assert rows(client, "select * from empty") == []

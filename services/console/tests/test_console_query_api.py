@@ -6,6 +6,7 @@ import json
 import pytest
 from icedb import connect
 from icedb_console.query_api import PATHS, SCHEMAS
+from icedb_log.holds.tags import create_tag
 from icedb_log.store_settings import StoreSettings
 from icedb_sim.rigs.console_rig import READER, open_console
 from icedb_sim.tables.small_table import SmallTable
@@ -66,11 +67,39 @@ def test_rows_come_as_json(lake):
         ("{", JSON, 400, "no JSON"),
         ("sql=select+1", "application/x-www-form-urlencoded", 400, "Content-Type"),
         ({"sql": "x" * 300_000}, JSON, 400, "bytes"),
+        ({"parameters": [1]}, JSON, 400, "sql: Field required"),
+        ({"sql": "select ?", "parameters": "x"}, JSON, 400, "parameters: "),
+        ({"sql": "select ?"}, JSON, 400, "parameters: 1"),
+        ({"sql": "select * from t", "as_of": "noon"}, JSON, 400, "'noon' is not a time"),
+        ({"sql": "select * from t", "as_of": 1.5}, JSON, 400, "as_of: "),
+        ({"sql": "select * from t", "tag": "none"}, JSON, 400, "none"),
+        ("[1]", JSON, 400, '{"sql"'),
     ],
 )
 def test_what_is_wrong_is_a_problem(lake, body, content_type, status, words):
     answer, document = ask(lake, body, content_type=content_type)
     assert (answer.status, words in document["detail"]) == (status, True), document
+
+
+def test_values_come_beside_the_statement(lake):
+    text = "x' or '1'='1"
+    _, document = ask(lake, {"sql": "select n from t where n > ? and s <> ? order by n", "parameters": [0, text]})
+    assert document["rows"] == [[1], [2]]
+    values = {"text": text, "wanted": [2]}
+    _, document = ask(lake, {"sql": "select $text, n from t where n in $wanted", "parameters": values})
+    assert document["rows"] == [[text, 2]]
+
+
+def test_a_query_reads_an_earlier_time_and_a_tag(tmp_path):
+    lake = connect(tmp_path)
+    table = lake.create_table("t", sort=["n"])
+    table.append([{"n": 1}])
+    create_tag(table.open(), "first")
+    before = lake.client.snapshot("t").last_commit_ms
+    table.append([{"n": 2}])
+    for body, count in (({}, 2), ({"as_of": before}, 1), ({"tag": "first"}, 1), ({"as_of": "2020-01-01T00:00:00Z"}, 0)):
+        _, document = ask(tmp_path, {"sql": "select count(*) from t", **body})
+        assert document["rows"] == [[count]], body
 
 
 def test_who_asks_reads_their_own_tables_alone(lake, tmp_path):

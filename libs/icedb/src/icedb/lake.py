@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from icedb_client.client import Client
-from icedb_client.requests import Time
+from icedb_client.requests import Parameters, Time
 from icedb_client.settings import ClientSettings, load_client_settings
 from icedb_log.clock import Clock
 from icedb_log.errors import IceDBError, InvalidRequest
@@ -188,9 +188,16 @@ class Lake(LakeSession):
 
         drop_table(self.warehouse.table(name), clock=self.clock)
 
-    def query(self, sql: str, *, as_of: Time | None = None, tag: str | None = None) -> "QueryResult":
+    def query(
+        self,
+        sql: str,
+        *,
+        parameters: Parameters | None = None,
+        as_of: Time | None = None,
+        tag: str | None = None,
+    ) -> "QueryResult":
         """Run one reading statement over consistent snapshots of the tables it names; see :meth:`Client.query`."""
-        return self.client.query(sql, as_of=as_of, tag=tag)
+        return self.client.query(sql, parameters=parameters, as_of=as_of, tag=tag)
 
     def work(self, *, until_idle: bool = False, tell: "Callable[[Done], None]" = lambda _: None) -> None:
         """Do what is due on all tables: flush, feed views, merge, retention, erasures, vacuum, orphans, purges.

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from icedb_client.requests import Partitions, Time
+from icedb_client.requests import Parameters, Partitions, Time
 from icedb_client.snapshots import Snapshot
 from icedb_log.changes.frequent_paths import promote_by_sample
 from icedb_log.changes.row_changes import ChangeResult
@@ -38,9 +38,16 @@ class LakeTable(TableWriter):
         """
         return Appender(self, commit_every_ms=commit_every_ms)
 
-    def query(self, sql: str, *, as_of: Time | None = None, tag: str | None = None) -> "QueryResult":
+    def query(
+        self,
+        sql: str,
+        *,
+        parameters: Parameters | None = None,
+        as_of: Time | None = None,
+        tag: str | None = None,
+    ) -> "QueryResult":
         """Run one reading statement; the table stands under its name. See :meth:`icedb_client.Client.query`."""
-        return self.lake.client.query(sql, as_of=as_of, tag=tag)
+        return self.lake.client.query(sql, parameters=parameters, as_of=as_of, tag=tag)
 
     def describe(self, *, files: int = 100) -> "TableDescription":
         """Return what is in each column; see :meth:`icedb_client.snapshots.Snapshot.describe`."""

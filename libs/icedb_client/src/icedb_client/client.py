@@ -27,6 +27,7 @@ from icedb_client.producer import Producer, ProducerOptions, UnsentBatch
 from icedb_client.read_leases import DEFAULT_LEASE_MS, take_lease
 from icedb_client.requests import (
     Changes,
+    Parameters,
     Partitions,
     SnapshotEvent,
     TableInfo,
@@ -508,6 +509,7 @@ class Client:
         self,
         sql: str,
         *,
+        parameters: Parameters | None = None,
         as_of: Time | None = None,
         tag: str | None = None,
         max_staleness_ms: int | None = None,
@@ -519,12 +521,13 @@ class Client:
 
         Args:
             sql: SELECT, WITH, FROM, DESCRIBE, SUMMARIZE or EXPLAIN.
+            parameters: Values of its ``?`` in order, or of its ``$name`` by name.
             as_of: Time travel for all tables.
             tag: Name of a tag that each of the tables has; as for :meth:`snapshot`.
             max_staleness_ms: As for :meth:`snapshot`.
 
         Raises:
-            InvalidRequest: Not one reading statement, or DuckDB refuses it.
+            InvalidRequest: Not one reading statement, its parameters have other values, or DuckDB refuses it.
             NotFound: It names an unknown table.
             Unavailable: A server or a file could not be read.
         """
@@ -537,8 +540,9 @@ class Client:
                 lambda table: answerer.snapshot(
                     make_request(table, as_of=as_of, tag=tag, max_staleness_ms=max_staleness_ms)
                 ),
+                parameters=parameters,
             )
-        return run(sql, snapshots)
+        return run(sql, snapshots, parameters=parameters)
 
     @property
     def answerer(self) -> SnapshotAnswerer:

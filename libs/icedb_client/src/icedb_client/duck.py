@@ -25,7 +25,7 @@ from icedb_log.table.partitions import HIVE_NULL, decode_partition_value
 from icedb_log.texts import first_line, quote_name, quote_text
 
 from icedb_client.read_leases import hold_while_reading, take_hold
-from icedb_client.requests import Hold, SnapshotFiles
+from icedb_client.requests import Hold, Parameters, SnapshotFiles
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -538,7 +538,9 @@ def require_package(package: str, *, what: str) -> Any:
         raise InvalidRequest(f"{what} needs {package}, which is not installed: pip install {package}") from error
 
 
-def find_snapshots(sql: str, read: Callable[[str], _Found]) -> dict[str, _Found]:
+def find_snapshots(
+    sql: str, read: Callable[[str], _Found], *, parameters: Parameters | None = None
+) -> dict[str, _Found]:
     """Return the snapshot of each table that a query names, by name.
 
     The query is bound, not run, on a connection that can open no file: DuckDB says which names are tables (and not
@@ -547,16 +549,20 @@ def find_snapshots(sql: str, read: Callable[[str], _Found]) -> dict[str, _Found]
     Args:
         sql: The query.
         read: Returns the snapshot of a table.
+        parameters: Values of its parameters.
 
     Raises:
-        InvalidRequest: Not SQL, more than one statement, or one that does not only read tables.
+        InvalidRequest: Not SQL, more than one statement, one that does not only read tables, or its parameters have
+            other values than these.
         NotFound: Whatever ``read`` raises.
     """
+    if isinstance(parameters, str | bytes):
+        raise InvalidRequest(f"parameters={parameters[:80]!r}: give a list of values, or a mapping of names to values")
     found: dict[str, _Found] = {}
     with duckdb.connect(config={**OFFLINE, **_BINDING}) as con:
         query = _check_statement(con, sql)
         while len(found) <= MAX_TABLES:
-            name = _first_unknown_table(con, query, tables=found)
+            name = _first_unknown_table(con, query, parameters, tables=found)
             if name is None:
                 return found
             if name in found:
@@ -610,11 +616,11 @@ def _find_explained(con: duckdb.DuckDBPyConnection, sql: str) -> str:
 
 
 def _first_unknown_table(
-    con: duckdb.DuckDBPyConnection, sql: str, *, tables: Mapping[str, SnapshotFiles]
+    con: duckdb.DuckDBPyConnection, sql: str, parameters: Parameters | None, *, tables: Mapping[str, SnapshotFiles]
 ) -> str | None:
     is_explained = con.extract_statements(sql)[0].type is duckdb.StatementType.EXPLAIN
     try:
-        con.execute(sql if is_explained else f"EXPLAIN {sql}")
+        con.execute(sql if is_explained else f"EXPLAIN {sql}", parameters)
     except duckdb.PermissionException as error:
         raise InvalidRequest(
             f"a query reads the warehouse's tables and nothing else ({first_line(_read_error(error).words)}); "
@@ -653,7 +659,7 @@ def _read_error(error: duckdb.Error) -> _DuckDBError:
     return _DuckDBError(f"{kind}: {told['exception_message']}", told["name"] if is_table else None)
 
 
-def query_one(snapshot: SnapshotFiles, sql: str) -> QueryResult:
+def query_one(snapshot: SnapshotFiles, sql: str, parameters: Parameters | None) -> QueryResult:
     """See :meth:`Snapshot.sql`."""
 
     def read(name: str) -> SnapshotFiles:
@@ -664,13 +670,14 @@ def query_one(snapshot: SnapshotFiles, sql: str) -> QueryResult:
             )
         return snapshot
 
-    return run(sql, find_snapshots(sql, read))
+    return run(sql, find_snapshots(sql, read, parameters=parameters), parameters=parameters)
 
 
 def run(
     sql: str,
     snapshots: Mapping[str, SnapshotFiles],
     *,
+    parameters: Parameters | None = None,
     bounds: Mapping[str, str] | None = None,
     outputs: Sequence[str] = (),
 ) -> QueryResult:
@@ -679,6 +686,7 @@ def run(
     Args:
         sql: The query.
         snapshots: What it reads, by the names that it has for them.
+        parameters: Values of its parameters.
         bounds: As of :func:`open_duckdb`.
         outputs: Paths of files that may be opened besides: the caller writes the result there.
 
@@ -696,6 +704,6 @@ def run(
             create_view(con, snapshot, view=snapshot.table)
         lock(con, [*outputs, *(uri for snapshot in snapshots.values() for uri in snapshot.files.uris)])
         with _explained_query():
-            relation = con.sql(sql)
+            relation = con.sql(sql, params=parameters)
         undo.pop_all()
         return QueryResult(relation, snapshots=snapshots, connection=con, leases=leases, releasing=releasing)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time
 from functools import cached_property
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from icedb_log.errors import InvalidRequest
 from icedb_log.keys import MAX_MS
@@ -16,6 +16,8 @@ from icedb_client.file_list import FileList
 
 Time = datetime | date | str | int
 """A datetime, a date (its first moment), ISO 8601 text, or unix milliseconds. What names no zone is UTC."""
+Parameters = Sequence[Any] | Mapping[str, Any]
+"""Values of a statement: in order, of each ``?`` or ``$1``; or by name, of each ``$name``."""
 
 _SHOWN: Final = 80
 

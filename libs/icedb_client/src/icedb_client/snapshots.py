@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from icedb_client.file_list import DataFile, FileList
 from icedb_client.read_leases import hold_while_reading
-from icedb_client.requests import Answerer, Changes, SnapshotFiles, SnapshotRequest
+from icedb_client.requests import Answerer, Changes, Parameters, SnapshotFiles, SnapshotRequest
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -114,13 +114,14 @@ class Snapshot(SnapshotFiles):
         """
         return str(_duck().create_view(con, self, view=view or self.table))
 
-    def sql(self, query: str) -> "QueryResult":
+    def sql(self, query: str, *, parameters: Parameters | None = None) -> "QueryResult":
         """Run one reading statement over the snapshot, which it names as the table is named.
 
         It can read the snapshot's files and nothing else.
 
         Args:
             query: ``SELECT``, ``WITH``, ``FROM``, ``DESCRIBE``, ``SUMMARIZE`` or ``EXPLAIN``.
+            parameters: Values of its ``?`` in order, or of its ``$name`` by name.
 
         Returns:
             The rows, computed when they are taken, as :meth:`icedb_client.Client.query` gives them.
@@ -129,7 +130,7 @@ class Snapshot(SnapshotFiles):
             InvalidRequest: Not one reading statement, it names another table, or DuckDB refuses it.
             Unavailable: A data file could not be read, or a lease was lost.
         """
-        rows: QueryResult = _duck().query_one(self, query)
+        rows: QueryResult = _duck().query_one(self, query, parameters)
         return rows
 
     def describe(self, *, files: int = 100) -> "TableDescription":

@@ -31,7 +31,7 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 from icedb_console.actions import ACTIONS, Actions
 from icedb_console.figures import Figures, TableFigures, make_mark
 from icedb_console.metrics import ConsoleMetrics, Page
-from icedb_console.queries import Queries, QueryFailed, QueryRows
+from icedb_console.queries import Queries, QueryFailed, QueryRows, Statement
 from icedb_console.query_api import answer_rows, read_statement
 from icedb_console.query_process import FORMATS, MAX_FILE_BYTES
 from icedb_console.rendering import OLD_MS, Renderer
@@ -303,12 +303,16 @@ class Pages:
         if request.method == "POST":
             fields = await self._parts.sessions.read_form(request)
             sql = fields.get("sql", "").replace("\r\n", "\n")
-            file_format = fields.get("download", "")
+            statement, file_format = Statement(sql=sql), fields.get("download", "")
             try:
                 if file_format in FORMATS:
-                    asked = self._parts.queries.download(identity.name, sql, tables=names, file_format=file_format)
+                    asked = self._parts.queries.download(
+                        identity.name, statement, tables=names, file_format=file_format
+                    )
                     return _answer_file(await self._unless_left(request, asked), file_format)
-                result = await self._unless_left(request, self._parts.queries.run(identity.name, sql, tables=names))
+                result = await self._unless_left(
+                    request, self._parts.queries.run(identity.name, statement, tables=names)
+                )
             except (QueryFailed, InvalidRequest, NotFound) as error:
                 problem = str(error)
             except Overloaded as error:
@@ -343,9 +347,10 @@ class Pages:
     async def run_query(self, request: Request) -> Response:
         """Run the statement of a program, over the tables that it may read."""
         identity, guard = self._identify(request, "query"), self._parts.sessions.guard
-        sql = await read_statement(request)
+        statement = await read_statement(request)
         names = [name for name in await self._parts.names.read() if guard.allows(identity, Verb.READ, name)]
-        return answer_rows(await self._unless_left(request, self._parts.queries.run(identity.name, sql, tables=names)))
+        asked = self._parts.queries.run(identity.name, statement, tables=names)
+        return answer_rows(await self._unless_left(request, asked))
 
     async def action(self, request: Request) -> Response:
         """Ask whether something should be done; do it, once that was confirmed."""

@@ -22,6 +22,7 @@ from icedb_log.store_settings import StoreFields
 from icedb_log.texts import is_text
 from icedb_log.units import MIB, SECOND_MS
 from icedb_service.settings import env_name
+from pydantic import BaseModel, StrictInt, StrictStr
 
 from icedb_console.metrics import ConsoleMetrics
 from icedb_console.query_process import MAX_ANSWER_BYTES, MAX_FILE_BYTES
@@ -44,6 +45,22 @@ class QueryTooLarge(QueryFailed):
 
 class QueryTooSlow(QueryTooLarge):
     """It needs more time."""
+
+
+class Statement(BaseModel, frozen=True, extra="forbid"):
+    """What a caller asks for.
+
+    Attributes:
+        sql: One statement that only reads.
+        parameters: Values of its ``?`` in order, or of its ``$name`` by name.
+        as_of: Time travel for all tables.
+        tag: Name of a tag that each of the tables has.
+    """
+
+    sql: StrictStr
+    parameters: list[Any] | dict[str, Any] | None = None
+    as_of: StrictInt | StrictStr | None = None
+    tag: StrictStr | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,23 +97,23 @@ class Queries:
         """Whether queries are taken at all."""
         return self._settings.console_max_queries > 0
 
-    async def run(self, identity: str, sql: str, *, tables: Sequence[str]) -> QueryRows:
+    async def run(self, identity: str, statement: Statement, *, tables: Sequence[str]) -> QueryRows:
         """Run one statement. Cancelled, it leaves no process.
 
         Args:
             identity: Who asks.
-            sql: One statement that only reads.
+            statement: What to run.
             tables: What it may name.
 
         Raises:
-            InvalidRequest: It is none, or names something else; nothing was read of it.
+            InvalidRequest: It does more than read, or names something else; nothing was read of it.
             Overloaded: Too many run already.
             QueryTooLarge: It needs more than it may have.
             QueryFailed: It failed on these rows.
             Unavailable: The store did not answer, or no process can be started.
         """
         started_ms = self._clock.monotonic_ms()
-        answer = await self._ask_sql(identity, sql, tables=tables)
+        answer = await self._ask_sql(identity, statement, tables=tables)
         return QueryRows(
             columns=[(name, kind) for name, kind in answer["columns"]],
             rows=answer["rows"],
@@ -105,22 +122,25 @@ class Queries:
             duration_ms=self._clock.monotonic_ms() - started_ms,
         )
 
-    async def download(self, identity: str, sql: str, *, tables: Sequence[str], file_format: str) -> bytes:
+    async def download(self, identity: str, statement: Statement, *, tables: Sequence[str], file_format: str) -> bytes:
         """Return all rows of one statement as a file of a format of ``FORMATS``. Raises as :meth:`run`.
 
         A file of more than ``MAX_FILE_BYTES`` is an InvalidRequest.
         """
-        answer = await self._ask_sql(identity, sql, tables=tables, format=file_format)
+        answer = await self._ask_sql(identity, statement, tables=tables, format=file_format)
         return base64.b64decode(answer["file"])
 
-    async def _ask_sql(self, identity: str, sql: str, *, tables: Sequence[str], **given: str) -> dict[str, Any]:
+    async def _ask_sql(
+        self, identity: str, statement: Statement, *, tables: Sequence[str], **given: str
+    ) -> dict[str, Any]:
+        sql = statement.sql
         if not sql.strip():
             raise InvalidRequest("write a query: select event, count(*) from events group by all")
         if len(sql) > MAX_QUERY_CHARS:
             raise InvalidRequest(f"the query has {len(sql)} characters; the limit is {MAX_QUERY_CHARS}")
         if "\0" in sql or not is_text(sql):
             raise InvalidRequest("the query has a NUL, or half a character (a lone surrogate)")
-        return await self._ask(identity, {"do": "query", "sql": sql, "tables": list(tables), **given})
+        return await self._ask(identity, {"do": "query", **statement.model_dump(), "tables": list(tables), **given})
 
     async def describe(self, identity: str, table: str) -> Mapping[str, Any]:
         """Return what ``icedb describe`` says of a table. Raises as :meth:`run`."""

@@ -17,10 +17,11 @@ from icedb_log.errors import (
     Unavailable,
 )
 from icedb_log.units import KIB, SECOND_MS
+from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
 
-from icedb_console.queries import MAX_QUERY_CHARS, QueryFailed, QueryRows
+from icedb_console.queries import MAX_QUERY_CHARS, QueryFailed, QueryRows, Statement
 
 PATH: Final = "/v1/query"
 MAX_BODY_BYTES: Final = 4 * MAX_QUERY_CHARS + KIB
@@ -38,7 +39,7 @@ _KINDS: Final[tuple[tuple[type[IceDBError], int, str, str], ...]] = (
 """From the special to the general: the first that an error is an instance of."""
 
 
-async def read_statement(request: Request) -> str:
+async def read_statement(request: Request) -> Statement:
     """Return the statement of a request. Raises InvalidRequest."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _JSON:
         raise InvalidRequest(f"Content-Type: a query comes as {_JSON}")
@@ -48,13 +49,16 @@ async def read_statement(request: Request) -> str:
         if len(body) > MAX_BODY_BYTES:
             raise InvalidRequest(f"the request has more than {MAX_BODY_BYTES} bytes")
     try:
-        document = orjson.loads(body)
+        return Statement.model_validate(orjson.loads(body))
+    except ValidationError as error:
+        problem = error.errors()[0]
+        where = "".join(f"{member}: " for member in problem["loc"][:1])
+        raise InvalidRequest(
+            'the body has to be {"sql": "select …"}, and may have "parameters" (a list, or an object), "as_of" '
+            f'(a time) and "tag": {where}{problem["msg"]}'
+        ) from error
     except ValueError as error:
         raise InvalidRequest(f"the request is no JSON: {error}") from error
-    if not isinstance(document, dict) or set(document) != {"sql"} or not isinstance(document["sql"], str):
-        raise InvalidRequest('the body has to be {"sql": "select …"}')
-    sql: str = document["sql"]
-    return sql
 
 
 def answer_rows(rows: QueryRows) -> Response:
@@ -99,7 +103,18 @@ SCHEMAS: Final[dict[str, Any]] = {
         "type": "object",
         "required": ["sql"],
         "additionalProperties": False,
-        "properties": {"sql": {"type": "string", "maxLength": MAX_QUERY_CHARS, "description": "One that only reads."}},
+        "properties": {
+            "sql": {"type": "string", "maxLength": MAX_QUERY_CHARS, "description": "One that only reads."},
+            "parameters": {
+                "oneOf": [{"type": "array", "items": {}}, {"type": "object", "additionalProperties": {}}],
+                "description": "Values of each ? or $1 in order, or of each $name by name.",
+            },
+            "as_of": {
+                "oneOf": [{"type": "string"}, {"type": "integer"}],
+                "description": "Time travel for all tables: ISO 8601, or unix milliseconds.",
+            },
+            "tag": {"type": "string", "description": "Name of a tag that each of the tables has."},
+        },
     },
     "Column": {
         "type": "object",

@@ -91,11 +91,14 @@ def _query(client: Client, request: Mapping[str, Any]) -> dict[str, Any]:
     def read(name: str) -> Snapshot:
         if name not in allowed:
             raise table_not_found(name, sorted(allowed))
-        snapshot = client.answerer.snapshot(make_request(name, presign_ms=presign_ms))
+        snapshot = client.answerer.snapshot(
+            make_request(name, as_of=request["as_of"], tag=request["tag"], presign_ms=presign_ms)
+        )
         return replace(snapshot, files=PickedFiles(snapshot.files))  # each URL is made now
 
     sql = str(request["sql"]).strip().rstrip(";")
-    snapshots = find_snapshots(sql, read)
+    parameters = request["parameters"]
+    snapshots = find_snapshots(sql, read, parameters=parameters)
     bounds = {
         "memory_limit": f"{int(request['memory_bytes'])}B",
         "threads": str(int(request["thread_count"])),
@@ -106,7 +109,7 @@ def _query(client: Client, request: Mapping[str, Any]) -> dict[str, Any]:
         del os.environ[name]
     if "format" in request:
         return {"file": base64.b64encode(_write_file(sql, snapshots, bounds, str(request["format"]))).decode()}
-    with run(sql, snapshots, bounds=bounds) as rows:
+    with run(sql, snapshots, parameters=parameters, bounds=bounds) as rows:
         names, types = [str(name) for name in rows.columns], [str(each) for each in rows.types]
         if len(names) > MAX_COLUMNS:
             raise InvalidRequest(f"the result has {len(names)} columns; {MAX_COLUMNS} are shown at most: name some")
