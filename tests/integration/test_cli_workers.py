@@ -7,18 +7,20 @@ import sys
 from datetime import datetime
 
 import pytest
+from icedb.cli import status
 from icedb.cli.app import run
 from icedb_client.client import Client
 from icedb_client.settings import ClientSettings
 from icedb_client.wakeups import TaskTimeout, WakeupSender
 from icedb_log.clock import SystemClock
 from icedb_log.errors import Unavailable
-from icedb_log.names import INGEST_FLUSH, JANITOR_VACUUM, MERGE_MERGE, wake_key
+from icedb_log.names import INGEST_FLUSH, JANITOR_VACUUM, MERGE_MERGE, WORKERS_KEY, wake_key
 from icedb_log.phases import following
 from icedb_log.store.store_clock import MAX_HOST_GAP_MS
 from icedb_log.store_settings import open_warehouse
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_config import TableConfig
+from icedb_log.wake_keys import WorkerLook
 from redis import Redis
 from waiting import LIMIT_MS, LIMIT_S
 
@@ -167,6 +169,29 @@ def test_redis_gone_is_a_warning_once_and_not_an_error(settings, redis_server, c
     assert len(caplog.records) == 1
     assert redis_server.url in caplog.text
     assert "sweep" in caplog.text
+
+
+def test_status_names_the_worker_that_others_wait_for(icedb, redis_server, settings, monkeypatch):
+    monkeypatch.setattr(status, "LATE_MS", 0)
+    with Client(settings=settings) as client:
+        client.enqueue("bad", [{"n": 1}])
+    workers = {"ingest": ("icedb.ingest.flush", "events"), "merge": ("icedb.merge.merge", "events")}
+    with Redis.from_url(redis_server.url) as redis:
+        for pid, (queue, doing) in enumerate(workers.items(), 4711):
+            look = WorkerLook(queue, "host-of-ours", pid, "1.0.0", SystemClock().now_ms(), (doing,))
+            redis.hset(WORKERS_KEY, look.name, look.encode())
+        waits = "staged batches wait while ingest-4711@host-of-ours runs icedb.ingest.flush of table events"
+        shown = " ".join(icedb("status").err.split())
+        assert (waits in shown, "4712" in shown) == (True, False)
+        assert waits in " ".join(icedb("status", "bad", "-o", "json").err.split())
+        assert "wait" not in icedb("status", "events").err, "it has no batch that waits"
+        look = WorkerLook(
+            "ingest", "host-of-ours", 4711, "1.0.0", SystemClock().now_ms(), (("icedb.ingest.flush", "bad"),)
+        )
+        redis.hset(WORKERS_KEY, look.name, look.encode())
+        assert "wait" not in icedb("status").err, "its own batches are on their way"
+    redis_server.stop()
+    assert "cannot be asked: Redis at" in " ".join(icedb("status").err.split())
 
 
 def test_a_message_that_cannot_be_sent_leaves_no_key_behind(settings, redis_server, monkeypatch):

@@ -1,22 +1,26 @@
 """``icedb status``: every table in figures, read from its log; ``--watch`` is :mod:`icedb.cli.status_watch`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any, Final
 
 import typer
-from icedb_log.errors import IceDBError
+from icedb_log.errors import IceDBError, Unavailable
 from icedb_log.ingest.pressure import describe_failure
+from icedb_log.names import INGEST_FLUSH, TASKS
 from icedb_log.serving.status import TableStatus, read_status
 from icedb_log.store.object_store import limit_reads, map_each
+from icedb_log.units import SECOND_MS
 
-from icedb.cli.output import print_error
+from icedb.cli.output import print_error, print_note
 from icedb.cli.runner import FAILED, HALTED, Run, argument, command, flag, is_served
 from icedb.cli.status_figures import Found, read_figures, show_all, show_found, to_document
 
 READ_THREADS: Final = 16
 FEW_TABLES: Final = 4
 """So many tables are read one after the other; of more, some at once."""
+LATE_MS: Final = 10 * SECOND_MS
+"""For staged batches that wait longer Redis is asked what the ingest workers do."""
 
 
 @command(records="tables")
@@ -47,6 +51,8 @@ def status(
     for each in documents:
         if problem := _find_problem(each):
             print_error(problem)
+    for note in _find_busy_workers(run, documents):
+        print_note(note)
     if any(each["halted"] for each in documents):
         raise typer.Exit(HALTED)
     if any("error" in each for each in documents):
@@ -83,6 +89,25 @@ def _add_cost(run: Run, table: str, document: dict[str, Any]) -> str | None:
         return f"not known: {error}"
     document["tables"][0]["cost_dollars_per_day"] = dict(costs)
     return describe_cost(costs)
+
+
+def _find_busy_workers(run: Run, documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield what ingest workers do while batches of other tables wait: a slow query of one table delays the others."""
+    settings = run.client.settings
+    late = {each["table"] for each in documents if each.get("staged_batches") and each["staged_lag_ms"] >= LATE_MS}
+    if not late or "redis_url" not in settings.model_fields_set:
+        return
+    from icedb_client.wakeups import look_at_redis  # noqa: PLC0415 - redis only where it is used
+
+    try:
+        workers = look_at_redis(settings.redis_url, timeout_ms=settings.redis_timeout_ms).workers
+    except Unavailable as error:
+        yield f"what the ingest workers do cannot be asked: {error}"
+        return
+    for worker in workers:
+        tasks = [f"{task} of table {table}" for task, table in worker.doing if table and {table} != late]
+        if worker.queue == TASKS[INGEST_FLUSH] and tasks:
+            yield f"staged batches wait while {worker.name} runs {', '.join(tasks)}"
 
 
 def _find_problem(table: Mapping[str, Any]) -> str:
