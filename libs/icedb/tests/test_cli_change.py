@@ -64,7 +64,7 @@ def test_a_deletion_is_shown_and_asked_about_first(icedb, worker, monkeypatch):
     assert "give --yes" in said.err and worker.asked == []
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
     monkeypatch.setattr("typer.confirm", lambda question, err: "12,345 rows of table events" not in question)
-    assert "nothing was deleted" in icedb("delete", "events", "--where", WHERE, code=1).err
+    assert "nothing was changed" in icedb("delete", "events", "--where", WHERE, code=1).err
     assert [arguments.get("dry_run") for arguments in worker.asked] == [True]
     monkeypatch.setattr("typer.confirm", lambda question, err: True)
     assert "2 (1.0 MiB)" in icedb("delete", "events", "--where", WHERE).out
@@ -89,7 +89,7 @@ def test_a_rewrite_needs_partitions_and_says_how_many_rows_are_left(icedb, worke
     assert "--all" in icedb("rewrite", "events", "--query", query, "--all", "--partition", "d=2023-06-01", code=2).err
     assert "no partition field 'x'" in icedb("rewrite", "events", "--query", query, "--partition", "x=1", code=2).err
     assert worker.asked == []
-    said = icedb("rewrite", "events", "--query", query, "--partition", "d=2023-06-01")
+    said = icedb("rewrite", "events", "--query", query, "--partition", "d=2023-06-01", "--yes")
     (asked,) = worker.asked
     parse_uuid7_ms(asked.pop("request_id"))
     assert asked == {"kind": "rewrite", "sql": query, "partitions": ["d=2023-06-01"]}
@@ -98,13 +98,28 @@ def test_a_rewrite_needs_partitions_and_says_how_many_rows_are_left(icedb, worke
     assert worker.asked[-1]["partitions"] == [] and worker.asked[-1]["dry_run"]
 
 
+def test_a_rewrite_is_shown_and_asked_about_first(icedb, worker, monkeypatch):
+    rewrite = ("rewrite", "events", "--query", "select * from _rows", "--all")
+    assert "give --yes to replace" in icedb(*rewrite, code=2).err and worker.asked == []
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    monkeypatch.setattr("typer.confirm", lambda question, err: "20,000 rows of these partitions" not in question)
+    assert "nothing was changed" in icedb(*rewrite, code=1).err
+    assert [arguments.get("dry_run") for arguments in worker.asked] == [True]
+    monkeypatch.setattr("typer.confirm", lambda question, err: True)
+    assert "7,655" in icedb(*rewrite).out
+    assert [arguments.get("dry_run") for arguments in worker.asked] == [True, True, None]
+    worker.answers = [NOTHING]
+    assert "no such partition in table events" in icedb(*rewrite).out
+    assert worker.asked[-1]["dry_run"], "without such a partition nobody is asked, and nothing is changed"
+
+
 @pytest.mark.parametrize(
     ("answer", "code"),
     [(TaskTimeout("late"), 6), ({"outcome": "unavailable", "error": {"message": "no answer from the store"}}, 4)],
 )
 def test_a_command_without_an_answer_names_the_id_to_repeat_it_with(icedb, worker, answer, code):
     worker.answers = [answer]
-    rewrite = ("rewrite", "events", "--query", "select * from _rows", "--all")
+    rewrite = ("rewrite", "events", "--query", "select * from _rows", "--all", "--yes")
     said = icedb(*rewrite, code=code).err
     request_id = worker.asked[0]["request_id"]
     assert f"repeat it with --id {request_id}" in said

@@ -28,7 +28,10 @@ from icedb.cli.runner import (
 SHOWN_PARTITIONS: Final = 20
 """Partitions that are named; ``-o json`` has up to 1,000."""
 BUSY_PAUSE_MS: Final = 500
-UNASKED: Final = "give --yes to delete rows for good, or --dry-run"
+UNASKED: Final[Mapping[str, str]] = {
+    "delete": "give --yes to delete rows for good, or --dry-run",
+    "rewrite": "give --yes to replace these rows for good, or --dry-run",
+}
 
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Show what would be changed; a worker reads, nothing is written.")
@@ -61,19 +64,8 @@ def delete(
     stay for the grace period (`icedb erasure create` deletes these, too, and proves it).
     """
     arguments = {"kind": "delete", "sql": read_query(where, option="--where")}
-    if not yes and not dry_run:
-        require_terminal(UNASKED, can_ask=not run.as_data)
     run.client.table_config(table)
-    result = {}
-    if not yes or dry_run:
-        result = _ask(run, table, {**arguments, "dry_run": True})
-    if not dry_run and (yes or result["files_rewritten"]):
-        if not yes:
-            _show_figures(result)
-            question = f"Delete {format_count(result['rows_removed'])} rows of table {table} for good?"
-            confirm(question, unasked=UNASKED, declined="nothing was deleted")
-        result = _ask(run, table, arguments, request_id=request_id)
-    run.answer(result, lambda: _show(result))
+    _change(run, table, arguments, dry_run=dry_run, request_id=request_id, yes=yes)
 
 
 @command(timeout="30m")
@@ -90,6 +82,7 @@ def rewrite(
     all_partitions: bool = flag("--all", "Every partition of the table, instead of --partition."),
     dry_run: DryRun = False,
     request_id: RequestId = None,
+    yes: YesFlag = False,
 ) -> None:
     """Replace the rows of partitions by the result of a query over them, in one commit.
 
@@ -100,10 +93,25 @@ def rewrite(
     if bool(texts) == all_partitions:
         raise InvalidRequest("say which partitions: --partition FILTER (repeat it), or --all for every one")
     arguments: dict[str, Any] = {"kind": "rewrite", "sql": read_query(query, option="--query"), "partitions": texts}
-    if dry_run:
-        arguments["dry_run"] = True
     PartitionMatcher(parse_partition_filters(texts), run.client.table_config(table))
-    result = _ask(run, table, arguments, request_id=request_id)
+    _change(run, table, arguments, dry_run=dry_run, request_id=request_id, yes=yes)
+
+
+def _change(
+    run: Run, table: str, arguments: Mapping[str, Any], *, dry_run: bool, request_id: str | None, yes: bool
+) -> None:
+    """Change rows once the user has agreed to what a dry run found, and show the result."""
+    unasked = UNASKED[arguments["kind"]]
+    if not yes and not dry_run:
+        require_terminal(unasked, can_ask=not run.as_data)
+    result: dict[str, Any] = {}
+    if not yes or dry_run:
+        result = _ask(run, table, {**arguments, "dry_run": True})
+    if not dry_run and (yes or result["files_rewritten"]):
+        if not yes:
+            _show_figures(result)
+            confirm(_describe_question(result), unasked=unasked, declined="nothing was changed")
+        result = _ask(run, table, arguments, request_id=request_id)
     run.answer(result, lambda: _show(result))
 
 
@@ -178,6 +186,13 @@ def _show_figures(result: Mapping[str, Any]) -> None:
         print_table(("partition",), ((path,) for path in paths[:SHOWN_PARTITIONS]))
     if len(paths) > SHOWN_PARTITIONS:
         print_note(f"and {format_count(int(result['partitions']) - SHOWN_PARTITIONS)} more")
+
+
+def _describe_question(found: Mapping[str, Any]) -> str:
+    table = found["table"]
+    if _is_delete(found):
+        return f"Delete {format_count(found['rows_removed'])} rows of table {table} for good?"
+    return f"Replace the {format_count(found['rows_read'])} rows of these partitions of table {table} by the query's?"
 
 
 def _describe_files(result: Mapping[str, Any], count: str, size: str) -> str:
