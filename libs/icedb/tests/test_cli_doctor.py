@@ -130,6 +130,8 @@ def test_a_full_disk_is_told(monkeypatch, find):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1024))
     status, told = find("scratch")
     assert (status, "TMPDIR" in told) == ("warn", True)
+    status, told = find("store")
+    assert (status, "0.0 GiB free" in told, "make room" in told) == ("warn", True, True)
 
 
 def test_no_redis_is_needed_where_no_service_is_installed_and_none_is_set(cli_env, said_by_icedb):

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, distributions, entry_points, version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import typer
@@ -37,7 +38,7 @@ SETTINGS_GROUP: Final = "icedb.settings"
 NOT_SETTINGS: Final = frozenset({"ICEDB_DEBUG", "ICEDB_VERSION"})
 """Variables that no class of settings has: of the command, and of deploy/compose.yaml."""
 WRITERS: Final = "who only reads needs no right to write"
-LEAST_SCRATCH_BYTES: Final = 2 * 1024**3
+LEAST_FREE_BYTES: Final = 2 * 1024**3
 _COLORS: Final = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 _ENGINES: Final = ("pyspark", "pyarrow", "duckdb")
 
@@ -215,7 +216,11 @@ def _look_at_store(settings: "ClientSettings") -> Iterator[Finding]:
     except IceDBError as error:
         yield Finding("store", "fail", str(error), "mend the address, the credentials, or the store")
         return
-    yield Finding("store", "ok", f"{settings.store} answers")
+    told, folder = f"{settings.store} answers", str(settings.store).removeprefix("file://")
+    if Path(folder).is_dir():
+        yield _judge_space("store", folder, told=f"{told}, ", remedy="make room: on a full disk nothing can be written")
+    else:
+        yield Finding("store", "ok", told)
     key = f"{_prefix_of(warehouse)}{PROBE_FOLDER}/{SystemClock().new_id()}"
     yield Finding("list", "ok", "objects can be listed")
     put = _attempt("put", partial(_put, warehouse.store, key), f"grant s3:PutObject; {WRITERS}")
@@ -381,8 +386,10 @@ def _start_spark() -> Finding:
 def _look_at_scratch() -> Finding:
     from tempfile import gettempdir  # noqa: PLC0415 - only here
 
-    free_bytes = shutil.disk_usage(gettempdir()).free
-    told = f"{free_bytes / 1024**3:.1f} GiB free in {gettempdir()}"
-    if free_bytes < LEAST_SCRATCH_BYTES:
-        return Finding("scratch", "warn", told, "merges sort and spill there: point TMPDIR to a larger disk")
-    return Finding("scratch", "ok", told)
+    return _judge_space("scratch", gettempdir(), remedy="merges sort and spill there: point TMPDIR to a larger disk")
+
+
+def _judge_space(check: str, folder: str, *, told: str = "", remedy: str) -> Finding:
+    free_bytes = shutil.disk_usage(folder).free
+    told = f"{told}{free_bytes / 1024**3:.1f} GiB free in {folder}"
+    return Finding(check, "ok", told) if free_bytes >= LEAST_FREE_BYTES else Finding(check, "warn", told, remedy)
