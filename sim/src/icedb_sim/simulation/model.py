@@ -175,8 +175,8 @@ class SimModel:
                 raise Violation(f"{key} carries request {request_id} out, as {self._carried_out[request_id]} did (M7)")
 
     def check_repeated(self, request_id: str, key: str) -> None:
-        """Check what an actor is told that an earlier run of its request did."""
-        if self._carried_out.get(request_id) != key:
+        """Check what an actor is told that an earlier run of its request did, unless the table is being purged."""
+        if not self.is_blind and self._carried_out.get(request_id) != key:
             raise Violation(f"request {request_id} is said to have been carried out by {key} (M7)")
 
     def _on_staging_put(self, key: str, body: bytes) -> None:

@@ -465,6 +465,7 @@ PROFILES: Final[dict[str, Profile]] = {
                 "changers": 0,
                 "think_ms": SECOND_MS,
                 "jump_rate": 0.0,
+                "burst": 0.0,
                 "patience_ms": 3 * SECOND_MS,
                 "steps": 2500,
             },
