@@ -1,5 +1,6 @@
 """Partition transforms: the SQL means what the plain Python says, for every value."""
 
+import math
 from datetime import date, datetime
 
 import duckdb
@@ -58,6 +59,13 @@ def test_sql_and_python_agree(engine, transform, sql_type):
         assert text == transform_value(field, value)
 
     check()
+
+
+@pytest.mark.parametrize("value", [math.nan, -math.nan])
+def test_the_sign_of_nan_is_in_its_bucket(engine, value):
+    field = PartitionField.parse("p=bucket[1000](x)")
+    query = f"SELECT {transform_sql(field, 'CAST($1 AS DOUBLE)', 'DOUBLE')}"
+    assert engine.execute(query, [value]).fetchone() == (transform_value(field, value),)
 
 
 @pytest.mark.parametrize(
