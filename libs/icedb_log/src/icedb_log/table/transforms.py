@@ -87,7 +87,7 @@ _VALUE_TEXTS: Final[Mapping[str, _ValueText]] = {
     "bucket": _ValueText("([0-9]{1,7})", "a bucket number such as 7"),
 }
 """Of the transforms whose values have a form: the one place that says it. A time transform needs a line here, its span
-in :func:`read_time_span`, and its name in :data:`icedb_log.table.table_config.Transform` and ``TIME_TRANSFORMS``."""
+in :func:`read_time_span`, and its name in :data:`icedb_log.table.table_config.TimeTransform`."""
 VALUE_SHAPES: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
     name: (re.compile(text.pattern), text.example) for name, text in _VALUE_TEXTS.items()
 }
