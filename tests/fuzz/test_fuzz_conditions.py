@@ -29,7 +29,7 @@ from icedb_log.table.partitions import (
     parse_partition_path,
     select_partitions,
 )
-from icedb_log.table.table_config import PartitionField, TableConfig
+from icedb_log.table.table_config import TRANSFORMS, WIDTH_TRANSFORMS, PartitionField, TableConfig
 from icedb_log.table.transforms import find_type_problem, transform_sql, transform_value
 from icedb_sim.tables.profiles import fuzz_examples
 
@@ -320,10 +320,10 @@ def test_any_form_of_a_partition_value_can_be_read(encoded):
 
 
 @fuzz_examples(80)
-@given(st.data(), st.sampled_from(["year", "month", "day", "hour", "bucket", "truncate", "identity"]))
+@given(st.data(), st.sampled_from(TRANSFORMS))
 def test_a_transform_in_sql_and_in_python_is_one(engine, data, transform):
     column = data.draw(st.sampled_from(sorted(TYPES)))
-    width = data.draw(st.integers(1, 1000)) if transform in ("bucket", "truncate") else None
+    width = data.draw(st.integers(1, 1000)) if transform in WIDTH_TRANSFORMS else None
     field = PartitionField(name="p", transform=transform, column=column, width=width)
     if find_type_problem(field, TYPES[column]):
         return

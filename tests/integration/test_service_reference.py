@@ -34,7 +34,7 @@ def reference():
     ],
 )
 def test_a_reference_page_is_current(reference, page, render):
-    assert (DOCS / page).read_text(encoding="utf-8") == reference[render](), "run `python docs/reference.py`"
+    assert (DOCS / page).read_text(encoding="utf-8") == reference[render](), "run `make docs`"
 
 
 @pytest.mark.parametrize("page", ["protocol", "promises"])

@@ -13,6 +13,7 @@ from icedb_client import arrow_bodies
 from icedb_client.arrow_bodies import encode_arrow
 from icedb_client.files import split_file
 from icedb_log.errors import InvalidRequest
+from icedb_log.formats import FORMATS
 from pyarrow import ipc
 
 TABLE = pa.table(
@@ -171,6 +172,10 @@ def test_bad_files_are_named(name, content, words, tmp_path):
     path.write_bytes(content)
     with pytest.raises(InvalidRequest, match=words):
         list(split_file(path))
+
+
+def test_each_binary_format_has_a_reader():
+    assert arrow_bodies._READERS.keys() == {name for name, record in FORMATS.items() if not record.is_text}
 
 
 @pytest.mark.parametrize("batch_rows", [1, 5000])

@@ -15,7 +15,7 @@ from icedb_log.model import FileMarker
 from icedb_log.table.conditions import check_condition
 from icedb_log.table.file_pruning import FilePruner
 from icedb_log.table.partitions import encode_partition_value
-from icedb_log.table.table_config import PartitionField, TableConfig
+from icedb_log.table.table_config import TIME_TRANSFORMS, PartitionField, TableConfig
 from icedb_log.table.transforms import transform_value
 from icedb_sim.tables.profiles import SHARED_FIXTURES
 
@@ -415,8 +415,8 @@ LAYOUTS = {
     "name": ["name", "b=bucket[3](name)", "p=truncate[1](name)", "p=truncate[2](name)", "p=truncate[4](name)"],
     "n": ["n", "c=bucket[2](n)", "t=truncate[1](n)", "t=truncate[4](n)"],
     "x": ["z=bucket[2](x)", "z=bucket[5](x)", "z=bucket[7](x)"],
-    "ts": ["ts", "y=year(ts)", "m=month(ts)", "d=day(ts)", "h=hour(ts)", "b=bucket[3](ts)"],
-    "day": ["day", "y=year(day)", "m=month(day)", "d=day(day)", "h=hour(day)", "b=bucket[3](day)"],
+    "ts": ["ts", *(f"{each}(ts)" for each in TIME_TRANSFORMS), "b=bucket[3](ts)"],
+    "day": ["day", *(f"{each}(day)" for each in TIME_TRANSFORMS), "b=bucket[3](day)"],
     "flag": ["flag", "b=bucket[2](flag)"],
     "Other": ["o=identity(Other)", "b=bucket[3](Other)"],
 }

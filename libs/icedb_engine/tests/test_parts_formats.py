@@ -17,9 +17,11 @@ import pyarrow.parquet.encryption as pe
 import pytest
 from backports import zstd
 from icedb_engine.limits import FlushUnitLimits
+from icedb_engine.reading import unit
 from icedb_engine.reading.batches import decompress
 from icedb_engine.reading.types import Kind
 from icedb_log.content import hash_content
+from icedb_log.formats import FORMATS
 
 
 def parquet(table: pa.Table, **options) -> bytes:
@@ -55,6 +57,10 @@ def rows_of(table, body, staging_format, **options):
 
 def reason_of(table, body, staging_format, **options):
     return table.reason(table.stage({"good": 1}), table.stage(body=body, staging_format=staging_format), **options)
+
+
+def test_each_format_has_a_reader():
+    assert unit._READERS.keys() == FORMATS.keys()
 
 
 def test_a_json_document_is_an_array_of_events_or_one_event(make_table):

@@ -17,7 +17,7 @@ from icedb_log.errors import InvalidRequest
 from icedb_log.jobs import InspectJob, SourceFile
 from icedb_log.model import FileMarker
 from icedb_log.table.file_pruning import FilePruner
-from icedb_log.table.table_config import PartitionField, TableConfig
+from icedb_log.table.table_config import TIME_TRANSFORMS, PartitionField, TableConfig
 from icedb_log.table.time_columns import MAX_TIME_MS, MIN_TIME_MS, TICK_US, TIME_UNITS, TimeColumn
 from icedb_log.table.transforms import bad_time_sql, transform_sql, transform_value
 
@@ -122,7 +122,7 @@ def test_null_and_missing_times_are_bad_as_before(make_table):
     assert "looks like seconds" in loose.reason(loose.stage({"at": MS // 1000}))
 
 
-@pytest.mark.parametrize("transform", ["year", "month", "day", "hour"])
+@pytest.mark.parametrize("transform", TIME_TRANSFORMS)
 @pytest.mark.parametrize("unit", TIME_UNITS)
 def test_sql_python_and_pruning_agree_about_a_bigint(transform, unit):
     engine = duckdb.connect()

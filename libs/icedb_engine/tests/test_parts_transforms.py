@@ -1,5 +1,6 @@
 """Partition transforms: the SQL means what the plain Python says, for every value."""
 
+import math
 from datetime import date, datetime
 
 import duckdb
@@ -8,7 +9,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from icedb_log.table.table_config import PartitionField
+from icedb_log.table.table_config import TRANSFORMS, WIDTH_TRANSFORMS, PartitionField
 from icedb_log.table.transforms import (
     canonical_text,
     find_type_problem,
@@ -29,10 +30,10 @@ VALUES = {
 }
 CASES = [
     (transform, sql_type)
-    for transform in ("identity", "year", "month", "day", "hour", "bucket", "truncate")
+    for transform in TRANSFORMS
     for sql_type in VALUES
     if find_type_problem(
-        PartitionField.parse(f"p={transform}{'[3]' if transform in ('bucket', 'truncate') else ''}(x)"), sql_type
+        PartitionField.parse(f"p={transform}{'[3]' if transform in WIDTH_TRANSFORMS else ''}(x)"), sql_type
     )
     is None
 ]
@@ -50,13 +51,21 @@ def test_sql_and_python_agree(engine, transform, sql_type):
     @given(value=VALUES[sql_type], width=st.integers(1, 1_000_000))
     @settings(max_examples=40, deadline=None)
     def check(value, width):
-        wide = transform in ("bucket", "truncate")
-        field = PartitionField(name="p", transform=transform, column="x", width=width if wide else None)
+        field = PartitionField(
+            name="p", transform=transform, column="x", width=width if transform in WIDTH_TRANSFORMS else None
+        )
         query = f"SELECT {transform_sql(field, f'CAST($1 AS {sql_type})', sql_type)}"
         ((text,),) = engine.execute(query, [value]).fetchall()
         assert text == transform_value(field, value)
 
     check()
+
+
+@pytest.mark.parametrize("value", [math.nan, -math.nan])
+def test_the_sign_of_nan_is_in_its_bucket(engine, value):
+    field = PartitionField.parse("p=bucket[1000](x)")
+    query = f"SELECT {transform_sql(field, 'CAST($1 AS DOUBLE)', 'DOUBLE')}"
+    assert engine.execute(query, [value]).fetchone() == (transform_value(field, value),)
 
 
 @pytest.mark.parametrize(

@@ -134,7 +134,7 @@ TIMES = {
 
 
 @pytest.mark.parametrize("operator", ["=", ">=", "<"])
-@pytest.mark.parametrize("transform", TIMES)
+@pytest.mark.parametrize("transform", TIME_TRANSFORMS)
 def test_what_no_partition_of_a_transform_is_called_is_refused(transform, operator):
     """It would match nothing, without a word."""
     config = TableConfig.create(name="events", partition=(PartitionField.parse(f"x={transform}(ts)"),))

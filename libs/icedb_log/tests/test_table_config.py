@@ -45,7 +45,7 @@ def test_a_partition_is_parsed_from_its_text(text, name, transform, column, widt
         "d=",
         "d=day",
         "d=day()",
-        "d=week(ts)",
+        "d=fortnight(ts)",
         "d=day[2](ts)",
         "u=bucket(x)",
         "u=bucket[0](x)",

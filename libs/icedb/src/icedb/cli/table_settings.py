@@ -3,10 +3,10 @@
 The fields of :data:`NAMED_FIELDS` have an option of their own; the others are keys of ``--set KEY=VALUE``.
 
 The name of a field gives the option, its docstring the help, its type and the unit in its name how the text is read:
-``…_ms`` is a duration, ``…_bytes`` a number of MiB, ``…_query`` SQL or ``@FILE``, a mapping columns with types. A field
-that may be ``None`` takes ``off``. :data:`_FLAGS` has what is called otherwise. So a new field of
-:class:`~icedb_log.table.table_config.TableConfig` is a key of ``create --set`` without a line here, and one of
-``alter --set`` if it may change.
+``…_ms`` is a duration, ``…_bytes`` a number of MiB, ``…_query`` SQL or ``@FILE``, a mapping columns with types. A time
+or a query that may be ``None`` takes ``off``; other text may be the name of something. :data:`_FLAGS` has what is
+called otherwise. So a new field of :class:`~icedb_log.table.table_config.TableConfig` is a key of ``create --set``
+without a line here, and one of ``alter --set`` if it may change.
 """
 
 import inspect
@@ -245,7 +245,8 @@ def _flag_of(name: str) -> tuple[str, str]:
     takes = {"ms": (stem, "TIME"), "bytes": (f"{stem}_mb", "MIB"), "query": (name, "SQL")}.get(unit)
     if takes is None:
         kind = _type_of(name)
-        takes = name, "N" if kind in (int, float) else "POLICY" if get_origin(kind) is Literal else "NAME:TYPE"
+        words = {int: "N", float: "N", list[str]: "NAME:TYPE"}
+        takes = name, "POLICY" if get_origin(kind) is Literal else words.get(kind, "TEXT")
     return _FLAGS.get(name, (f"--{takes[0].replace('_', '-')}", takes[1]))
 
 

@@ -79,6 +79,8 @@ _WIDENABLE: Final = {"BIGINT": (-EXACT_DOUBLE_MAX, EXACT_DOUBLE_MAX), "DATE": (-
 class CopyFacts:
     """What the log and the new footer say of a row group that is copied.
 
+    Nothing of it comes from the marker of its file, which speaks of all rows: those beside it may just be deleted.
+
     Attributes:
         stats: Column to lowest and highest value and number of nulls.
         inexact: Columns of which some value would change if they became wider (S2).

@@ -120,8 +120,10 @@ _METADATA_KEYS: Final = frozenset(
     {"v", "t", "sch", "f", "tmb", "cid", "ids", "h", "seal", "w", "nx", "rej", "fed", "dig", "chg", "rebuilt", "pr"}
     | {"req"}
 )
-_MARKER_KEYS: Final = frozenset({"p", "b", "t", "tmb", "n", "s", "l", "pr"})
+MARKER_KEYS: Final = frozenset({"p", "b", "t", "tmb", "n", "s", "l", "pr"})
 _TOMBSTONE_KEYS: Final = frozenset({"p", "t", "l"})
+KNOWN_KEYS: Final = _METADATA_KEYS | MARKER_KEYS | _TOMBSTONE_KEYS
+"""Of every kind of line; other fields are a later release's."""
 _STATS_LENGTH: Final = 3
 _NESTED: Final = (list, dict)
 MAX_SCHEMAS: Final = 64
@@ -560,7 +562,7 @@ def _decode_marker(key: str, number: int, line: dict[str, Any]) -> FileMarker:
         read_optional_integer(key, number, line, "n"),
         _decode_stats(key, number, line),
         read_optional_integer(key, number, line, "l"),
-        read_extra(key, number, line, _MARKER_KEYS),
+        read_extra(key, number, line, MARKER_KEYS),
         promoted_count=_read_promoted_count(key, number, line),
     )
 

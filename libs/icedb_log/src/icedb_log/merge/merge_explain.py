@@ -6,7 +6,7 @@ Asks the planner, never works anything out by itself: what it calls planned is w
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, get_args
+from typing import Final, Literal
 
 from icedb_log.jobs import MergeGroup
 from icedb_log.log.live_files import LiveFiles
@@ -24,9 +24,6 @@ Reason = Literal["merge", "mature", "one_file", "fan_in", "cold", "settled"]
 ``one_file``: one smaller file; ``fan_in``: fewer files than the fan-in in each tier, and nothing to gain when it rests;
 ``cold``: the same, but merged further when it has got no file for ``cold_after_ms``; ``settled``: it rests, and a merge
 would rewrite a large file for little."""
-
-REASONS: Final[tuple[Reason, ...]] = get_args(Reason)
-
 
 _WHY: Final[Mapping[Reason, str]] = {
     "merge": "",

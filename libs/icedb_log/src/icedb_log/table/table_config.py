@@ -98,10 +98,12 @@ def describe_drop(name: str, mark: Dropped, *, modified_ms: int) -> str:
     return f"table {name!r} does not exist: it was dropped at {since} and purged; see `icedb table list`"
 
 
-Transform = Literal["identity", "year", "month", "day", "hour", "bucket", "truncate"]
+TimeTransform = Literal["year", "month", "day", "hour"]
+WidthTransform = Literal["bucket", "truncate"]
+Transform = Literal["identity", TimeTransform, WidthTransform]
 TRANSFORMS: Final[tuple[str, ...]] = get_args(Transform)
-TIME_TRANSFORMS: Final = ("year", "month", "day", "hour")
-WIDTH_TRANSFORMS: Final = ("bucket", "truncate")
+TIME_TRANSFORMS: Final[tuple[str, ...]] = get_args(TimeTransform)
+WIDTH_TRANSFORMS: Final[tuple[str, ...]] = get_args(WidthTransform)
 
 SQL_TYPES: Final = ("BIGINT", "BOOLEAN", "DATE", "DOUBLE", "TIMESTAMP", "VARCHAR")
 """The one canonical spelling of each type that this project writes to a schema line (wire rule); besides them

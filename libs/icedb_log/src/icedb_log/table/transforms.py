@@ -19,13 +19,15 @@ transform       of                                          text
 
 Canonical text: VARCHAR as it is; BIGINT decimal; DECIMAL with all digits of its scale; BOOLEAN ``true`` or ``false``;
 DATE ``2023-06-07``; TIMESTAMP ``2023-06-07T13:00:00.000000Z``; DOUBLE the shortest text that reads back to the same
-value (``5.0``, ``1e+16``). A BIGINT with a unit (``epoch_s``, ``epoch_ms``, ``epoch_us``) is the moment that it counts
-to, also before 1970; outside the years 1 to 9999 it has no partition. All other transforms take it as the number it is.
+value (``5.0``, ``1e+16``), NaN with its sign. A BIGINT with a unit (``epoch_s``, ``epoch_ms``, ``epoch_us``) is the
+moment that it counts to, also before 1970; outside the years 1 to 9999 it has no partition. All other transforms take
+it as the number it is.
 A bucket is the first eight hex digits of the MD5 of the canonical text in UTF-8, as an unsigned integer, modulo n: the
 same on every machine and in every release, because it is part of the names of data files.
 """
 
 import hashlib
+import math
 import re
 from calendar import isleap, monthrange
 from collections.abc import Mapping
@@ -85,7 +87,7 @@ _VALUE_TEXTS: Final[Mapping[str, _ValueText]] = {
     "bucket": _ValueText("([0-9]{1,7})", "a bucket number such as 7"),
 }
 """Of the transforms whose values have a form: the one place that says it. A time transform needs a line here, its span
-in :func:`read_time_span`, and its name in :data:`icedb_log.table.table_config.Transform` and ``TIME_TRANSFORMS``."""
+in :func:`read_time_span`, and its name in :data:`icedb_log.table.table_config.TimeTransform`."""
 VALUE_SHAPES: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
     name: (re.compile(text.pattern), text.example) for name, text in _VALUE_TEXTS.items()
 }
@@ -178,6 +180,8 @@ def canonical_text(value: Any) -> str:
         return f"{value.isoformat(timespec='microseconds')}Z"
     if isinstance(value, date):
         return value.isoformat()
+    if isinstance(value, float) and math.isnan(value):  # Python does not write its sign
+        return "-nan" if math.copysign(1, value) < 0 else "nan"
     return show_decimal(value) if isinstance(value, Decimal) else repr(value)
 
 
