@@ -24,11 +24,6 @@ class IngestSettings(SparkServiceSettings, BatchBoundSettings):
     """Longest time between two commits of a table under back-pressure, milliseconds. Longer takes more load off a
     table whose merges or vacuum do not keep up; events become visible that much later."""
 
-    pressure_interval_ms: Annotated[int, Field(ge=0, le=30 * SECOND_MS)] = 3 * SECOND_MS
-    """How often back-pressure of a table that is near its bounds is measured at most, milliseconds; of others every
-    30 s. Shorter reacts sooner; each measure lists the table's log, and on a table with many files it takes its time
-    (never more than a twentieth of it all)."""
-
     flush_max_batches: Annotated[int, Field(ge=1, le=MAX_FLUSH_BATCHES)] = MAX_FLUSH_BATCHES
     """Most staged batches in one commit. With a commit a second it is also how many a table takes a second; fewer make
     smaller log files."""
