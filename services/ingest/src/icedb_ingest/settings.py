@@ -32,12 +32,9 @@ class IngestSettings(SparkServiceSettings, BatchBoundSettings):
     """Most staged bytes in one commit, MiB; a single larger batch is taken alone."""
 
     flush_large_mb: Annotated[int, Field(ge=1)] = 64
-    """A batch above this, after decompression, is large, MiB: it is committed alone, by the worker of the queue
-    `ingest-large` where one runs, so that other tables do not wait for it. Lower keeps the others faster; higher puts
-    more batches into one commit."""
-
-    flush_large_rows: Annotated[int, Field(ge=1)] = 1_000_000
-    """A batch of more rows is large, too."""
+    """A batch above this, after decompression, is large, MiB, and so is one of more than 1,000,000 rows: it is
+    committed alone, by the worker of the queue `ingest-large` where one runs, so that other tables do not wait for it.
+    Lower keeps the others faster; higher puts more batches into one commit."""
 
     merge_wake_commits: Annotated[int, Field(ge=1)] = 8
     """After this many commits of a table its merge is woken, without waiting for the sweep; under back-pressure after
@@ -75,7 +72,6 @@ class IngestSettings(SparkServiceSettings, BatchBoundSettings):
     @model_validator(mode="after")
     def _check_bounds(self) -> Self:
         self._require("flush_large_mb", "<=", "batch_max_decoded_mb")
-        self._require("flush_large_rows", "<=", "batch_max_rows")
         whole_batch = " (one task holds a whole batch)"
         self._require("batch_max_decoded_mb", "<=", "task_memory_mb", factor=4, why=whole_batch)
         self._require("flush_interval_ms", "<", "message_expiry_ms")
