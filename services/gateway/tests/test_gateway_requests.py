@@ -272,7 +272,6 @@ def test_errors(error, code, status, outcome):
         {"gateway_bucket": "Up"},
         {"gateway_region": "no region"},
         {"gateway_domain": "s3.example.com:9000"},
-        {"read_table_threads": 64},
         {"gateway_port": 70_000},
     ],
 )

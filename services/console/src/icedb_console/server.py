@@ -163,11 +163,7 @@ def open_parts(
 ) -> PageParts:
     """Return what pages share, on the running event loop; the stack ends it. Nothing is started yet."""
     wait_ms, threads = settings.read_wait_ms, settings.read_threads
-    work = BlockingWork(
-        max_jobs=threads,
-        max_jobs_per_table=settings.read_table_threads,
-        wait_ms=wait_ms,
-    )
+    work = BlockingWork(max_jobs=threads, wait_ms=wait_ms)
     stack.callback(work.close)
     most = settings.read_max_tables
     tables = TableCache(warehouse, clock=clock, max_tables=most, wait_ms=wait_ms, on_refresh=lambda _ms: None)

@@ -225,11 +225,7 @@ class Gateway(EndpointService[GatewaySettings, GatewayMetrics]):
     async def _open(self, stack: AsyncExitStack) -> None:
         settings, clock, metrics, health = self._settings, self._clock, self.metrics, self._health.checks()
         wait_ms = settings.read_wait_ms
-        work = BlockingWork(
-            max_jobs=settings.read_threads,
-            max_jobs_per_table=settings.read_table_threads,
-            wait_ms=wait_ms,
-        )
+        work = BlockingWork(max_jobs=settings.read_threads, wait_ms=wait_ms)
         stack.callback(work.close)
         tables = TableCache(
             self._warehouse,

@@ -238,11 +238,7 @@ class SnapshotService(EndpointService[SnapshotSettings, SnapshotMetrics]):
     ) -> None:
         super().__init__(warehouse, settings=settings, clock=clock, metrics=metrics)
         wait_ms = settings.read_wait_ms
-        work = BlockingWork(
-            max_jobs=settings.read_threads,
-            max_jobs_per_table=settings.read_table_threads,
-            wait_ms=wait_ms,
-        )
+        work = BlockingWork(max_jobs=settings.read_threads, wait_ms=wait_ms)
         tables = TableCache(
             warehouse,
             clock=clock,
