@@ -270,7 +270,6 @@ def test_errors(error, code, status, outcome):
     [
         {"gateway_bucket": "healthz"},
         {"gateway_bucket": "Up"},
-        {"gateway_region": "no region"},
         {"gateway_domain": "s3.example.com:9000"},
         {"gateway_port": 70_000},
     ],
@@ -278,6 +277,11 @@ def test_errors(error, code, status, outcome):
 def test_settings_that_are_refused(fields):
     with pytest.raises(ValidationError):
         GatewaySettings(store="file:///x", **fields)
+
+
+def test_the_region_is_that_of_the_bucket():
+    assert GatewaySettings(store="s3://x/y").region == "us-east-1"
+    assert GatewaySettings(store="s3://x/y", s3_region="eu-central-1").region == "eu-central-1"
 
 
 def test_a_wrong_setting_is_named(monkeypatch):

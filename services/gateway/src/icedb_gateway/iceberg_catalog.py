@@ -197,7 +197,7 @@ class IcebergCatalog:
         self._guard = parts.guard.at("iceberg")
         self._access = HttpAccess(self._guard, max_requests=settings.http_max_connections)
         self._namespace = settings.gateway_iceberg_namespace
-        self._region = settings.gateway_region
+        self._region = settings.region
         self._credentials = settings.gateway_iceberg_credentials
         self._s3_url = settings.gateway_iceberg_s3_url
         self._key_ttl_ms = settings.gateway_iceberg_key_ttl_ms

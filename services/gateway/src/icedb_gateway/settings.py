@@ -8,12 +8,12 @@ from pydantic import Field, SecretStr, model_validator
 
 MAX_STALENESS_MS: Final = 10 * MINUTE_MS
 MIN_SECRET_CHARS: Final = 32
+_DEFAULT_REGION: Final = "us-east-1"
 
 _BUCKET: Final = matching(
     r"(?!(healthz|readyz)$)[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]",
     "is no name of a bucket; use 3 to 63 of a-z, 0-9, '.' and '-'",
 )
-_REGION: Final = matching("[a-z0-9-]{1,64}", "is no region; write us-east-1, or any name of a-z, 0-9 and '-'")
 _DOMAIN: Final = matching("[a-z0-9][a-z0-9.-]{0,251}[a-z0-9]", "is no domain; write s3.example.com, without a port")
 _NAMESPACE: Final = matching("[a-z][a-z0-9_]{0,62}", "is no namespace; use 1 to 63 of a-z, 0-9 and _, a letter first")
 _S3_URL: Final = matching(
@@ -33,9 +33,6 @@ class GatewaySettings(HttpServiceSettings, ReaderSettings):
 
     gateway_bucket: Annotated[str, _BUCKET] = "icedb"
     """Name of the one bucket that holds all tables: `s3://icedb/<table>/…`."""
-
-    gateway_region: Annotated[str, _REGION] = "us-east-1"
-    """Region that the bucket says it is in. Signatures of any region are taken."""
 
     gateway_domain: Annotated[str, _DOMAIN] | None = None
     """Domain of virtual-hosted addresses: with `s3.example.com`, `http://icedb.s3.example.com/events/…` works besides
@@ -69,8 +66,8 @@ class GatewaySettings(HttpServiceSettings, ReaderSettings):
 
     gateway_iceberg_credentials: Literal["none", "region", "vended"] = "none"
     """What the catalog tells engines of the way to a table's files: nothing (they have keys of their own); the bucket's
-    region; or this gateway's S3 endpoint with a key for this table alone that ends soon. Engines ask for the last
-    (`X-Iceberg-Access-Delegation: vended-credentials`); who does not gets the region."""
+    region (`ICEDB_S3_REGION`); or this gateway's S3 endpoint with a key for this table alone that ends soon. Engines
+    ask for the last (`X-Iceberg-Access-Delegation: vended-credentials`); who does not gets the region."""
 
     gateway_iceberg_secret: SecretStr | None = None
     """What vended keys are made with: 32 characters or more, the same at all replicas. A new one ends all keys. Needed
@@ -95,6 +92,11 @@ class GatewaySettings(HttpServiceSettings, ReaderSettings):
                 "with it, so it has to be the same at all replicas"
             )
         return self
+
+    @property
+    def region(self) -> str:
+        """The region that engines are told; signatures of any are taken."""
+        return self.s3_region or _DEFAULT_REGION
 
     @property
     def part_bytes(self) -> int:
