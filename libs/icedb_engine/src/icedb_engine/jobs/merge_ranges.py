@@ -21,6 +21,7 @@ from typing import Final, Self
 from icedb_log.errors import NotFound, Unavailable
 from icedb_log.jobs import MergedGroup, MergeGroup, MergeJob
 from icedb_log.merge.content_check import compare_contents
+from icedb_log.merge.merge_policy import MAX_FILES
 from icedb_log.model import FileMarker
 from icedb_log.parquet.footer import TAIL_BYTES, Footer, read_origin
 from icedb_log.parquet.schema import DamagedFile
@@ -125,7 +126,7 @@ def are_worth_a_cut(job: MergeJob, groups: Sequence[MergeGroup]) -> bool:
     lacks_promoted = any(marker.promoted_count < config.count_promoted() for marker in markers)  # S4: each by itself
     is_large = sum(group.size_bytes for group in groups) >= config.target_file_bytes
     is_sorted = bool(config.sort) and not lacks_promoted
-    return len(groups) > 1 and is_sorted and is_large and len(markers) <= config.max_files_per_group
+    return len(groups) > 1 and is_sorted and is_large and len(markers) <= MAX_FILES
 
 
 def _read_source(

@@ -92,7 +92,7 @@ def merge_unit(unit: MergeUnit, store: ObjectStore, *, clock: Clock) -> MergedGr
         raise Unavailable(
             f"table {unit.paths.name}: merging {unit.group.partition or 'the table'} needs {size_bytes} "
             f"bytes of scratch for its inputs; {unit.engine.scratch_bytes} are allowed: allow more, or lower "
-            "max_files_per_group"
+            "target_file_mb"
         )
     with open_scratch(unit.engine) as scratch:
         return _merge(unit, store, clock, scratch)

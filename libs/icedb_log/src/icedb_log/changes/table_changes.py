@@ -45,7 +45,6 @@ FREE_FIELDS: Final = frozenset(
         "iceberg",
         "iceberg_bounds",
         "key_memory",
-        "max_files_per_group",
         "max_partitions_per_flush",
         "merge_fan_in",
         "merge_query",

@@ -277,7 +277,6 @@ class TableConfig(_Model):
     row_group_rows: Annotated[int, Field(ge=2048)] = 524_288
     merge_fan_in: Annotated[int, Field(ge=2, le=1000)] = 8
     """Files of one size tier that are merged at once, from 2; higher rewrites less and leaves more files."""
-    max_files_per_group: Annotated[int, Field(ge=2, le=10_000)] = 512
     max_partitions_per_flush: Annotated[int, Field(ge=1, le=10_000)] = 1000
     """Partitions of one commit; batches beyond it go into the next one. A batch is never cut: one that has more
     partitions is committed alone."""
