@@ -46,7 +46,7 @@ GOOD_FIELDS = st.fixed_dictionaries(
         "evolution": st.sampled_from(get_args(Evolution)),
         "on_bad_rows": st.sampled_from(get_args(BadRowsPolicy)),
         **dict.fromkeys(("merge_fan_in", "max_partitions_per_flush"), SMALL),
-        **dict.fromkeys(("data_grace_ms", "log_grace_ms", "orphan_age_ms", "seal_age_ms", "audit_retention_ms", "quarantine_retention_ms", "cold_after_ms"), MILLISECONDS),
+        **dict.fromkeys(("data_grace_ms", "log_grace_ms", "orphan_age_ms", "seal_age_ms", "audit_retention_ms", "quarantine_retention_ms"), MILLISECONDS),
         "iceberg": st.sampled_from(["on-demand", "on-commit"]),
         "iceberg_bounds": st.sampled_from(["on", "off"]),
         "target_file_bytes": st.integers(1024, 2**33),

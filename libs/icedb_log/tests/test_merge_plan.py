@@ -145,12 +145,6 @@ def test_the_cold_lane_takes_partitions_that_rest_and_those_that_waited_longest_
     assert [group.partition for group in plan(listed(1, *files), now=HOUR + 300, lane="cold").groups] == ["p=b", "p=a"]
 
 
-def test_age_counts_by_the_stores_clock_and_the_tables_own_bound():
-    files = of_age("a", 2, created_ms=5_000)
-    assert plan(listed(1, *files), now=14_999, lane="cold", cold_after_ms=10_000).is_empty
-    assert len(plan(listed(1, *files), now=15_000, lane="cold", cold_after_ms=10_000).groups) == 1
-
-
 def test_a_partition_with_one_new_file_is_not_cold():
     files = [*of_age("a", 3, created_ms=1), live("new", created_ms=HOUR, partition="p=a")]
     assert plan(listed(1, *files), now=HOUR + 5, lane="cold").is_empty

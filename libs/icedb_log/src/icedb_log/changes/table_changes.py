@@ -40,7 +40,6 @@ from icedb_log.units import MINUTE_MS
 FREE_FIELDS: Final = frozenset(
     {
         "audit_retention_ms",
-        "cold_after_ms",
         "evolution",
         "iceberg",
         "iceberg_bounds",

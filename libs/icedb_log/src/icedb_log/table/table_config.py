@@ -270,8 +270,6 @@ class TableConfig(_Model):
     """How long a time partition is kept after its end, e.g. 90d; ``None``: for ever. Rows beyond it are removed."""
     retention_field: str | None = None
     """The time partition that the retention goes by; the first by default."""
-    cold_after_ms: Annotated[int, Field(ge=SECOND_MS)] = HOUR_MS
-    """A partition that got no data file for so long is cold: it is merged rarely, and then as far as possible."""
     target_file_bytes: Annotated[int, Field(ge=1024)] = 128 * MIB
     """Data files of at least this size are mature: a merge leaves them alone."""
     row_group_rows: Annotated[int, Field(ge=2048)] = 524_288
