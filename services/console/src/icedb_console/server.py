@@ -54,7 +54,7 @@ class ConsoleApp(ObservedApp):
     def _end(self, scope: Scope, status: int, *, waited_ms: int, duration_ms: int) -> None:
         del duration_ms  # a page that is kept up to date is a request that goes on
         notes: dict[str, Any] = scope.get(NOTES, {"page": "other"})
-        self._parts.metrics.count_request(notes["page"], status or FIRST_FAILURE, duration_ms=waited_ms)
+        self._parts.metrics.count_request(notes["page"], status or FIRST_FAILURE)
         which = self._parts.settings.access_log
         log_request("console_request", scope, status, which=which, duration_ms=waited_ms, **notes)
 

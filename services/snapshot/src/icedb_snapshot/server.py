@@ -281,7 +281,6 @@ class SnapshotService(EndpointService[SnapshotSettings, SnapshotMetrics]):
             import_module(f"icedb_log.table.{module}")
 
     async def _show_ready(self, is_ready: bool) -> None:  # noqa: FBT001 - a callback with one meaning
-        await super()._show_ready(is_ready)
         if self._server is not None:
             await self._server.show_health(is_serving=is_ready)
 
