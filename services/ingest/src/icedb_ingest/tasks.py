@@ -93,7 +93,7 @@ class IngestTasks:
         self._metrics = metrics
         self._serves_large = serves_large
         self._choice = FlushChoice(
-            FlushLimits(max_batches=settings.flush_max_batches, max_bytes=settings.flush_max_mb * MIB),
+            FlushLimits(max_batches=settings.flush_max_batches),
             small=SizeClass("small", settings.flush_large_mb * MIB, LARGE_ROWS),
             clock=context.clock,
         )
