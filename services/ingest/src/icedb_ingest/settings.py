@@ -25,8 +25,8 @@ class IngestSettings(SparkServiceSettings, BatchBoundSettings):
     table whose merges or vacuum do not keep up; events become visible that much later."""
 
     flush_max_batches: Annotated[int, Field(ge=1, le=MAX_FLUSH_BATCHES)] = MAX_FLUSH_BATCHES
-    """Most staged batches in one commit, which takes 512 MiB of them at most. With a commit a second it is also how many
-    a table takes a second; fewer make smaller log files."""
+    """Most staged batches in one commit, which takes 512 MiB of them at most. With a commit a second it is also how
+    many a table takes a second; fewer make smaller log files."""
 
     flush_large_mb: Annotated[int, Field(ge=1)] = 64
     """A batch above this, after decompression, is large, MiB, and so is one of more than 1,000,000 rows: it is

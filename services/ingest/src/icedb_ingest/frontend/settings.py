@@ -45,9 +45,6 @@ class FrontendSettings(HttpServiceSettings, BatchBoundSettings):
     counts with its content, hence at least twice the largest batch. A gRPC message counts once it is read, so each
     running call may hold one more."""
 
-    frontend_memory_wait_ms: Annotated[int, Field(ge=0)] = 2 * SECOND_MS
-    """How long a batch waits for room before it is refused, milliseconds."""
-
     frontend_max_calls: Annotated[int, Field(ge=1, le=100_000)] = 256
     """gRPC calls and streams at once; those above it are refused (RESOURCE_EXHAUSTED)."""
 
