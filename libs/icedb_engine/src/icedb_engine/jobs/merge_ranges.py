@@ -27,7 +27,7 @@ from icedb_log.parquet.footer import TAIL_BYTES, Footer, read_origin
 from icedb_log.parquet.schema import DamagedFile
 from icedb_log.store.object_store import ObjectInfo, ObjectStore, limit_reads
 
-from icedb_engine.limits import EngineLimits
+from icedb_engine.limits import TRANSFER_COUNT, EngineLimits
 from icedb_engine.reading.data_files import cut_footer, read_end
 from icedb_engine.work import MergeRange, MergeUnit
 from icedb_engine.writing.key_ranges import KeyRange, cut_order, encode_key
@@ -67,7 +67,7 @@ class RangedMerge:
         markers = sorted((marker for group in groups for marker in group.inputs), key=lambda marker: marker.path)
         whole = MergeGroup(groups[0].partition, tuple(markers))
         columns = {**job.schema, **config.find_hidden(job.schema)}
-        with ThreadPoolExecutor(limit_reads(store, engine.transfer_count), thread_name_prefix="icedb-footers") as pool:
+        with ThreadPoolExecutor(limit_reads(store, TRANSFER_COUNT), thread_name_prefix="icedb-footers") as pool:
             found = list(pool.map(lambda marker: _read_source(store, marker, columns), markers))
         sources = [each[0] for each in found if each is not None]
         if len(sources) < len(found):
