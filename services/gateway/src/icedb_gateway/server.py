@@ -86,7 +86,7 @@ class S3App:
     async def _answer(self, scope: Scope, receive: Receive, reply: _Reply, notes: dict[str, Any]) -> None:
         request: S3Request | None = None
         try:
-            request = parse_request(scope, domain=self._parts.settings.gateway_domain)
+            request = parse_request(scope)
             notes["operation"] = _operation_of(request)
             sender = self._authentication.recognise(request, scope)
             notes["identity"] = sender.identity.name

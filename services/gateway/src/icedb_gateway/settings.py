@@ -14,7 +14,6 @@ _BUCKET: Final = matching(
     r"(?!(healthz|readyz)$)[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]",
     "is no name of a bucket; use 3 to 63 of a-z, 0-9, '.' and '-'",
 )
-_DOMAIN: Final = matching("[a-z0-9][a-z0-9.-]{0,251}[a-z0-9]", "is no domain; write s3.example.com, without a port")
 _NAMESPACE: Final = matching("[a-z][a-z0-9_]{0,62}", "is no namespace; use 1 to 63 of a-z, 0-9 and _, a letter first")
 _S3_URL: Final = matching(
     r"https?://[A-Za-z0-9.\-\[\]:]{1,300}", "is no address of an S3 endpoint; write https://s3.example.com"
@@ -32,11 +31,8 @@ class GatewaySettings(HttpServiceSettings, ReaderSettings):
     """Port of the S3 endpoint; 0 takes a free one (logged)."""
 
     gateway_bucket: Annotated[str, _BUCKET] = "icedb"
-    """Name of the one bucket that holds all tables: `s3://icedb/<table>/…`."""
-
-    gateway_domain: Annotated[str, _DOMAIN] | None = None
-    """Domain of virtual-hosted addresses: with `s3.example.com`, `http://icedb.s3.example.com/events/…` works besides
-    `http://s3.example.com/icedb/events/…`. Empty: only the second form."""
+    """Name of the one bucket that holds all tables: `s3://icedb/<table>/…`; clients address it by path
+    (`http://s3.example.com/icedb/events/…`)."""
 
     gateway_staleness_ms: Annotated[int, Field(ge=0, le=MAX_STALENESS_MS)] = SECOND_MS
     """How old the knowledge of a table's log may be when a listing begins, or when the Iceberg catalog answers,
