@@ -57,7 +57,6 @@ _FLAGS: Final[Mapping[str, tuple[str, str]]] = {
     "promoted": ("--promote", "PATH"),
     "view_of": ("--from", "TABLE"),
     "view_query": ("--query", "SQL"),
-    "retention_field": ("--retention-field", "FIELD"),
 }
 """Options and what they take, where the field's name and type do not give them."""
 

@@ -49,7 +49,6 @@ FREE_FIELDS: Final = frozenset(
         "merge_query",
         "on_bad_rows",
         "quarantine_retention_ms",
-        "retention_field",
         "retention_ms",
         "row_group_rows",
         "target_file_bytes",

@@ -101,6 +101,7 @@ def describe_drop(name: str, mark: Dropped, *, modified_ms: int) -> str:
 Transform = Literal["identity", "year", "month", "day", "hour", "bucket", "truncate"]
 TRANSFORMS: Final[tuple[str, ...]] = get_args(Transform)
 TIME_TRANSFORMS: Final = ("year", "month", "day", "hour")
+"""The finest last."""
 WIDTH_TRANSFORMS: Final = ("bucket", "truncate")
 
 SQL_TYPES: Final = ("BIGINT", "BOOLEAN", "DATE", "DOUBLE", "TIMESTAMP", "VARCHAR")
@@ -268,8 +269,6 @@ class TableConfig(_Model):
     """Of a view. on: it begins with the rows that its source has when it is created (V3)."""
     retention_ms: Annotated[int, Field(ge=HOUR_MS)] | None = None
     """How long a time partition is kept after its end, e.g. 90d; ``None``: for ever. Rows beyond it are removed."""
-    retention_field: str | None = None
-    """The time partition that the retention goes by; the first by default."""
     target_file_bytes: Annotated[int, Field(ge=1024)] = 128 * MIB
     """Data files of at least this size are mature: a merge leaves them alone."""
     row_group_rows: Annotated[int, Field(ge=2048)] = 524_288
@@ -447,13 +446,7 @@ class TableConfig(_Model):
 
     @model_validator(mode="after")
     def _check_retention(self) -> Self:
-        fields = [field.name for field in self.partition if field.transform in TIME_TRANSFORMS]
-        if self.retention_field is not None and self.retention_field not in fields:
-            raise ValueError(
-                f"retention_field {self.retention_field[:80]!r} is no time partition ({', '.join(TIME_TRANSFORMS)}) of "
-                f"this table; it has {', '.join(fields) or 'none'}"
-            )
-        if self.retention_ms is not None and not fields:
+        if self.retention_ms is not None and self.age_field is None:
             raise ValueError("retention_ms needs a time partition, e.g. d=day(ts)")
         return self
 
@@ -526,10 +519,10 @@ class TableConfig(_Model):
 
     @property
     def age_field(self) -> PartitionField | None:
-        """The time partition field that the age of rows is told by; ``None``: the table has none."""
+        """The finest time partition field of the first time; ``None``: the table has none. By it rows expire."""
         fields = [field for field in self.partition if field.transform in TIME_TRANSFORMS]
-        named = [field for field in fields if field.name == self.retention_field]
-        return next(iter(named or fields), None)
+        of_first = (field for field in fields if field.column == fields[0].column)
+        return max(of_first, key=lambda field: TIME_TRANSFORMS.index(field.transform), default=None)
 
     @property
     def has_backfill(self) -> bool:
