@@ -14,7 +14,6 @@ _BUCKET: Final = matching(
     r"(?!(healthz|readyz)$)[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]",
     "is no name of a bucket; use 3 to 63 of a-z, 0-9, '.' and '-'",
 )
-_NAMESPACE: Final = matching("[a-z][a-z0-9_]{0,62}", "is no namespace; use 1 to 63 of a-z, 0-9 and _, a letter first")
 _S3_URL: Final = matching(
     r"https?://[A-Za-z0-9.\-\[\]:]{1,300}", "is no address of an S3 endpoint; write https://s3.example.com"
 )
@@ -52,9 +51,6 @@ class GatewaySettings(HttpServiceSettings, ReaderSettings):
 
     gateway_iceberg_port: Annotated[int, Field(ge=0, le=MAX_PORT)] = 9011
     """Port of the Iceberg REST catalog, at the address of `ICEDB_GATEWAY_HOST`; 0 takes a free one (logged)."""
-
-    gateway_iceberg_namespace: Annotated[str, _NAMESPACE] = "icedb"
-    """Name of the one namespace in which the catalog shows all tables: `icedb.events`."""
 
     gateway_iceberg_publish_interval_ms: Annotated[int, Field(ge=0, le=MAX_STALENESS_MS)] = 5 * SECOND_MS
     """How often tables that are set to `iceberg = on-commit` are looked at and published, milliseconds; 0: by this
