@@ -75,13 +75,13 @@ def write_merge_input(
         producer_count: Producers, whose clocks differ by up to some seconds.
         late_share: How many of the rows are up to an hour older than their file.
         partition_count: Partitions of an hour each, among which files are dealt out; 1: the table has none.
-        settings: Of the table, beside a target size and a number of files that put everything into one group.
+        settings: Of the table, beside a target size that puts everything into one group.
     """
     root.mkdir(parents=True)
     warehouse = StoreSettings(f"file://{root}").open()
     paths = warehouse.table(TABLE).paths
     # Everything goes into one group and one file, whatever its size, so that all systems make the same.
-    settings = {"target_file_bytes": 1 << 33, "max_files_per_group": 10_000, **settings}
+    settings = {"target_file_bytes": 1 << 33, **settings}
     if partition_count > 1:
         settings["partition"] = (PartitionField.parse("h=hour(ts)"),)
     config = TableConfig.create(name=TABLE, sort=sort, **settings)

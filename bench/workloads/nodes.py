@@ -62,7 +62,6 @@ class NodesWorkload(Workload):
             is_in_time_order=False,
             target_file_bytes=WIDE_TARGET_BYTES,
             row_group_rows=rows_per_group,
-            max_files_per_group=512,
         )
         yield from self._case("one partition", wide)
 

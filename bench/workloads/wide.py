@@ -41,7 +41,6 @@ class WideWorkload(Workload):
             is_in_time_order=False,
             target_file_bytes=TARGET_BYTES // scale,
             row_group_rows=rows_per_group,
-            max_files_per_group=512,
         )
         works: list[ProcessWork | Peer] = [
             ByRanges(source, self.folder / "ranges"),

@@ -42,7 +42,7 @@ from icedb_log.store_settings import StoreSettings
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_config import PartitionField, TableConfig
 from icedb_log.trash.drop import DropRequest, drop_table
-from icedb_log.units import DAY_MS
+from icedb_log.units import DAY_MS, MIB
 from icedb_log.warehouse import Warehouse
 from icedb_sim.rigs.access_rig import Authority, token_entry, write_access
 from icedb_sim.tables.log_steps import lengthen_log
@@ -57,7 +57,7 @@ POLL_S = 0.3
 FIRST_DAY = 18_262
 """2020-01-01, from which on certificates of tests are valid, in days since 1970."""
 ANYBODY = ssl._create_unverified_context()
-LARGE_ROWS = 50
+LARGE_MB = 1
 SHORT = {"log_grace_ms": 5_000, "data_grace_ms": 5_000}
 PAUSE_S = 1.5
 DENIED = 403
@@ -134,9 +134,9 @@ class Scene:
         prefix = self.warehouse.table(name).paths.log_prefix.removesuffix("_log/")
         self.warehouse.store.delete(self.keys(prefix))
 
-    def post(self, name: str, body: bytes | None = None, *, row_count: int = 1) -> None:
+    def post(self, name: str, body: bytes | None = None) -> None:
         """Send a batch to the front end, whatever it answers."""
-        body = body or encode_rows([{"id": number, "p": "a"} for number in range(row_count)])
+        body = body or encode_rows([{"id": 0, "p": "a"}])
         headers = {"Content-Type": "application/x-ndjson"}
         ask(urllib.request.Request(f"{self.layout.http_url}/v1/tables/{name}/batches", data=body, headers=headers))
 
@@ -258,9 +258,10 @@ def data_is_bad(scene: Scene) -> Iterator[Tick]:
     )
     for name in ("bad", "big"):
         scene.create(name)
+    large = encode_rows([{"id": 0, "p": "a", "text": "x" * LARGE_MB * MIB}])
     calls = (
         lambda: scene.post("bad", b'{"id": %d}' % time.monotonic_ns()),
-        lambda: scene.post("big", row_count=2 * LARGE_ROWS),
+        lambda: scene.post("big", large),
         lambda: scene.show("?list-type=2&prefix=broken/"),
     )
     with meanwhile(*calls):
@@ -445,7 +446,7 @@ def services_are_down(scene: Scene) -> Iterator[Tick]:
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory) -> Iterator[Scene]:
     own = {
-        "ICEDB_FLUSH_LARGE_ROWS": str(LARGE_ROWS),
+        "ICEDB_FLUSH_LARGE_MB": str(LARGE_MB),
         "ICEDB_JANITOR_ORPHAN_SHARE": "0.5",
         "ICEDB_SNAPSHOT_MAX_WATCHERS": "1",
         "ICEDB_SNAPSHOT_LAG_INTERVAL_MS": "500",

@@ -141,8 +141,8 @@ def test_a_second_stack_in_the_same_folder_is_refused(stack):
 
 
 def test_a_service_that_cannot_start_is_named_with_its_last_words(tmp_path, find_processes):
-    layout = StackLayout(tmp_path, "local", StackPorts(), {"ICEDB_FLUSH_MAX_MB": "none"})
+    layout = StackLayout(tmp_path, "local", StackPorts(), {"ICEDB_FLUSH_LARGE_MB": "none"})
     stack = LocalStack(layout, choose_ports=lambda _: StackPorts.find_free())
-    with pytest.raises(Unavailable, match=r"^ingest does not start.*ICEDB_FLUSH_MAX_MB.*ingest\.log$"), stack:
+    with pytest.raises(Unavailable, match=r"^ingest does not start.*ICEDB_FLUSH_LARGE_MB.*ingest\.log$"), stack:
         pass
     assert find_processes(tmp_path) == {}

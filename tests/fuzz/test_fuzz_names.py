@@ -377,7 +377,7 @@ def test_a_signature_is_right_or_refused(query, headers, path):
         "headers": headers,
     }
     try:
-        request = parse_request(scope, domain=None)
+        request = parse_request(scope)
         claim = read_claim(request.signed)
         if claim is None:
             event("not signed")

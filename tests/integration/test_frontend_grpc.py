@@ -30,14 +30,11 @@ CODE = grpc.StatusCode
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory):
-    rig = start_rig(
-        tmp_path_factory.mktemp("grpc") / "store",
-        frontend_max_batch_mb=2,
-        frontend_memory_mb=64,
-        frontend_stream_in_flight=IN_FLIGHT,
-    )
-    yield rig
-    rig.frontend.stop()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("icedb_ingest.frontend.grpc_endpoint.STREAM_IN_FLIGHT", IN_FLIGHT)
+        rig = start_rig(tmp_path_factory.mktemp("grpc") / "store", frontend_max_batch_mb=2, frontend_memory_mb=64)
+        yield rig
+        rig.frontend.stop()
 
 
 @pytest.fixture

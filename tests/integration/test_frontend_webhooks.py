@@ -153,8 +153,9 @@ def test_webhooks_are_signed_when_there_is_a_secret(tmp_path, caplog, capfd):
     assert "key-1" not in logged
 
 
-def test_memory_is_bounded_and_what_has_no_room_is_told_when_to_come_again(tmp_path):
-    rig = start_rig(tmp_path / "store", frontend_max_batch_mb=1, frontend_memory_mb=2, frontend_memory_wait_ms=50)
+def test_memory_is_bounded_and_what_has_no_room_is_told_when_to_come_again(tmp_path, monkeypatch):
+    monkeypatch.setattr("icedb_ingest.frontend.async_gate.MEMORY_WAIT_MS", 50)
+    rig = start_rig(tmp_path / "store", frontend_max_batch_mb=1, frontend_memory_mb=2)
     try:
         rig.store.gate.clear()
         with ThreadPoolExecutor(2) as pool:
@@ -172,10 +173,11 @@ def test_memory_is_bounded_and_what_has_no_room_is_told_when_to_come_again(tmp_p
         rig.frontend.stop()
 
 
-def test_compressed_bodies_are_taken_with_the_least_memory_and_never_wait_for_one_another(tmp_path):
+def test_compressed_bodies_are_taken_with_the_least_memory_and_never_wait_for_one_another(tmp_path, monkeypatch):
     """Each asked for room of the largest batch beside the body that it held: one was refused, and several waited."""
-    wait_ms = 60_000  # whoever waits for room waits longer than the test
-    rig = start_rig(tmp_path / "store", frontend_max_batch_mb=1, frontend_memory_mb=2, frontend_memory_wait_ms=wait_ms)
+    # Whoever waits for room waits longer than the test.
+    monkeypatch.setattr("icedb_ingest.frontend.async_gate.MEMORY_WAIT_MS", 60_000)
+    rig = start_rig(tmp_path / "store", frontend_max_batch_mb=1, frontend_memory_mb=2)
     try:
         for text in ("x" * 900_000, Random(1).randbytes(400_000).hex()):
             event = {"type": "track", "userId": "7", "properties": {"x": text}}

@@ -16,6 +16,7 @@ from icedb_log.store.table_store import TableStore
 from icedb_log.store_settings import StoreSettings
 from icedb_log.table.stored_config import create_table
 from icedb_log.table.table_config import TableConfig
+from icedb_log.units import MIB
 from icedb_service.celery_app import make_app
 from icedb_service.redis_clients import open_redis
 from icedb_service.settings import ServiceSettings
@@ -29,7 +30,8 @@ pytestmark = pytest.mark.redis
 
 CLOCK = SystemClock()
 PROGRAM = Path(__file__).parent / "sized_worker_process.py"
-LARGE_ROWS = 100
+LARGE_MB = 1
+PAD = "x" * LARGE_MB * MIB
 
 
 class Warehouse:
@@ -48,7 +50,7 @@ class Warehouse:
             ICEDB_REDIS_URL=redis_url,
             ICEDB_FLUSH_INTERVAL_MS=0,
             ICEDB_LOCK_TTL_MS=LIMIT_MS,
-            ICEDB_FLUSH_LARGE_ROWS=LARGE_ROWS,
+            ICEDB_FLUSH_LARGE_MB=LARGE_MB,
         )
         for name in ("hit", "quiet"):
             create_table(self.warehouse.table(name), TableConfig.create(name=name))
@@ -63,8 +65,14 @@ class Warehouse:
         return process
 
     def stage(self, table, rows, first=0):
+        return self.stage_rows(table, [{"n": n} for n in range(first, first + rows)])
+
+    def stage_large(self, table):
+        return self.stage_rows(table, [{"n": 0, "text": PAD}])
+
+    def stage_rows(self, table, rows):
         batch_id = new_batch_id(CLOCK)
-        body = encode_rows({"n": n} for n in range(first, first + rows))
+        body = encode_rows(rows)
         paths = self.warehouse.table(table).paths
         stage_batch(TableStore(self.warehouse.store, paths), body=body, staging_format="ndjson", batch_id=batch_id)
         return batch_id
@@ -104,7 +112,7 @@ def test_while_a_large_batch_of_a_table_is_written_batches_of_others_are_committ
     lake.start("ingest-large")
     wait_until(lake.is_large_served, "the worker of large batches says that it is here")
     small = lake.stage("hit", 3)
-    large = lake.stage("hit", LARGE_ROWS + 1, first=3)
+    large = lake.stage_large("hit")
     lake.wakeups.wake(INGEST_FLUSH, "hit")
     wait_until((lake.folder / "ingest-large.begun").exists, "the large batch is being written")
     assert lake.commits("hit") == [(small,)], "it left the others of its table behind"
@@ -128,7 +136,7 @@ def test_while_a_large_batch_of_a_table_is_written_batches_of_others_are_committ
 def test_without_a_worker_for_large_batches_they_are_committed_all_the_same_after_the_others(lake):
     lake.start("ingest")
     (lake.folder / "ingest.go").touch()
-    large = sorted(lake.stage("hit", LARGE_ROWS + 1, first=1000 * number) for number in range(2))
+    large = sorted(lake.stage_large("hit") for _ in range(2))
     small = lake.stage("hit", 1)
     lake.wakeups.wake(INGEST_SWEEP)
     wait_until(lambda: not lake.staged("hit"), "everything is committed")
@@ -142,7 +150,7 @@ def test_a_worker_for_large_batches_that_ends_strands_none(lake):
     (lake.folder / "ingest.go").touch()
     helper = lake.start("ingest-large")
     wait_until(lake.is_large_served, "the worker of large batches says that it is here")
-    large = lake.stage("hit", LARGE_ROWS + 1)
+    large = lake.stage_large("hit")
     lake.wakeups.wake(INGEST_FLUSH, "hit")
     wait_until((lake.folder / "ingest-large.begun").exists, "the large batch is being written")
     family = [*psutil.Process(helper.pid).children(recursive=True), psutil.Process(helper.pid)]

@@ -57,7 +57,7 @@ class Stack:
         engine = self.lake.engine
         context.clock, context.warehouse = CLOCK, self.lake.warehouse
         context.engine = RowFileEngine(engine.writer, engine.merger, engine.changer, engine.feeder)
-        settings = IngestSettings(store="memory://", flush_interval_ms=0, pressure_interval_ms=30_000)
+        settings = IngestSettings(store="memory://", flush_interval_ms=0)
         self.tasks = IngestTasks(context, settings=settings, metrics=context.metrics)
 
     def offer(self):

@@ -270,7 +270,7 @@ def test_a_tag_is_read_however_the_table_has_changed(rig):
 
 
 def test_a_table_whose_store_hangs_costs_one_thread_and_nobody_else(start, store):
-    rig = start(read_threads=3, read_table_threads=3)
+    rig = start(read_threads=3)
     names = ("slow", "slower", "slowest", "last")
     for name in names:
         rig.create(name)

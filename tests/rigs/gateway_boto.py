@@ -59,7 +59,6 @@ def open_shared(folder):
         Warehouse(store, "wh"),
         gateway_staleness_ms=0,
         gateway_part_kb=64,
-        gateway_domain="s3.test",
     )
     small = rig.table("events").create("d=day(ts)")
     small.commit([small.write(day, BODY + day.encode()) for day in DAYS])

@@ -246,7 +246,7 @@ def test_a_deadly_batch_is_in_quarantine_whole_with_its_reason(ledger, checker, 
 def test_a_deadly_batch_may_not_be_read_and_not_be_lost(checker, ledger):
     ledger.ask_for_deadly("exits")
     deadly = ledger.record_sent(table=TABLE, door="http", batch_id="id-4", now_ms=4)
-    ledger.record_settled(deadly.number, "acknowledged", now_ms=50)
+    ledger.record_settled(deadly.number, "acknowledged")
     assert encode_batch(SEED, 4) != checker.encode(deadly)
     checker.check_end(read(whole(0)), set_aside={"id-4"})
     assert words(checker) == []
@@ -257,7 +257,7 @@ def test_a_deadly_batch_may_not_be_read_and_not_be_lost(checker, ledger):
 
 
 def test_what_was_accepted_too_late_waits_in_quarantine_and_is_not_lost(checker, ledger):
-    ledger.record_settled(2, "acknowledged", now_ms=50)
+    ledger.record_settled(2, "acknowledged")
     checker.check_end(read(whole(0)), set_aside={"id-2"})
     assert words(checker) == []
     checker.check_end(read(whole(0), began_ms=200), set_aside={"id-1"})
@@ -266,6 +266,6 @@ def test_what_was_accepted_too_late_waits_in_quarantine_and_is_not_lost(checker,
 
 @pytest.mark.parametrize(("state", "is_lost"), [("acknowledged", True), ("unknown", False), ("sent", False)])
 def test_at_the_end_what_was_acknowledged_is_there(checker, ledger, state, is_lost):
-    ledger.record_settled(2, state, now_ms=50)
+    ledger.record_settled(2, state)
     checker.check_end(read(whole(0)))
     assert [violation.batches for violation in checker.violations] == ([(2,)] if is_lost else [])

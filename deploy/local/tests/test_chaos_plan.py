@@ -511,8 +511,8 @@ def test_a_deadly_batch_is_asked_for_and_counts_once_it_is_acknowledged():
         send()
         with injector.inject(PlannedFault(1, KIND_BY_NAME["deadly_exits"], "ingest", 0, 0)) as effect:
             deadly, other = send(), send()
-            ledger.record_settled(deadly.number, "acknowledged" if is_acknowledged else "unknown", now_ms=1)
-            ledger.record_settled(other.number, "acknowledged", now_ms=1)
+            ledger.record_settled(deadly.number, "acknowledged" if is_acknowledged else "unknown")
+            ledger.record_settled(other.number, "acknowledged")
         assert (deadly.crash, other.crash) == ("exits", None)
         assert effect.count == is_acknowledged
 

@@ -120,16 +120,13 @@ def test_nobody_is_asked_in_the_middle_of_json(icedb, events, monkeypatch):
 
 
 def test_retention_is_set_shown_and_taken_back(icedb, events, warehouse):
-    icedb("table", "alter", "events", "--retention", "90d", "--set", "retention_field=d")
+    icedb("table", "alter", "events", "--retention", "90d")
     config = read_table_config(events)
-    assert (config.retention_ms, config.retention_field) == (90 * DAY_MS, "d")
+    assert config.retention_ms == 90 * DAY_MS
     assert "90 d after the end of a partition, by d" in icedb("table", "show", "events")
     icedb("table", "alter", "events", "--retention", "off")
     assert read_table_config(events).retention_ms is None
     assert "for ever" in icedb("table", "show", "events")
-    assert "retention_field 'user' is no time partition" in icedb(
-        "table", "alter", "events", "--set", "retention_field=user", code=2
-    )
     assert "needs a time partition" in icedb("table", "create", "plain", "--retention", "1d", code=2)
     assert "--retention 'soon' is not a duration" in icedb("table", "alter", "events", "--retention", "soon", code=2)
 

@@ -22,7 +22,6 @@ GIVEN = [
     ("evolution", ("--set", "evolution=add_columns"), "add_columns"),
     ("on_bad_rows", ("--set", "on_bad_rows=quarantine_batch"), "quarantine_batch"),
     ("retention_ms", ("--retention", "2d"), 2 * DAY_MS),
-    ("retention_field", ("--retention", "2d", "--set", "retention_field=d"), "d"),
     ("target_file_bytes", ("--set", "target_file_mb=0.5"), MIB // 2),
     ("merge_fan_in", ("--set", "merge_fan_in=3"), 3),
     ("max_partitions_per_flush", ("--set", "max_partitions_per_flush=7"), 7),
@@ -83,7 +82,6 @@ def test_the_help_is_what_stands_below_the_field_without_marks_for_programmers(i
 def test_off_takes_back_and_floors_are_named_with_their_option():
     typed = {"retention_ms": "off", "merge_query": " OFF ", "quarantine_retention_ms": "off"}
     assert read_settings(typed) == dict.fromkeys(typed)
-    assert read_settings({"retention_field": "off"}) == {"retention_field": "off"}, "a partition may be called so"
     with pytest.raises(InvalidRequest, match="--set data_grace 59s is 59000 ms, below the floor of 60000 ms"):
         read_settings({"data_grace_ms": "59s"})
     with pytest.raises(InvalidRequest, match="--set data_grace 'off' is not a duration"):

@@ -99,7 +99,7 @@ def test_a_unit_is_refused_when_it_is_not_understood():
 
 
 def test_a_task_answers_with_the_error_by_name(tmp_path, make_table):
-    table = make_table(max_files_per_group=2)
+    table = make_table()
     group = MergeGroup("", (FileMarker(table.paths.data_key(partition="", file_id="a"), 1, 0),))
     store = StoreSettings(f"file://{tmp_path}/store")
     outcome, message = run_body("merge", encode(table.unit(MergeUnit, group=group)), store)
@@ -115,7 +115,7 @@ def test_a_process_of_tasks_opens_its_store_once(tmp_path, make_table, monkeypat
         return open_store(settings)
 
     monkeypatch.setattr(StoreSettings, "open", count)
-    table = make_table(max_files_per_group=2)
+    table = make_table()
     group = MergeGroup("", (FileMarker(table.paths.data_key(partition="", file_id="a"), 1, 0),))
     for _ in range(2):
         run_body("merge", encode(table.unit(MergeUnit, group=group)), StoreSettings(f"file://{tmp_path}/kept"))

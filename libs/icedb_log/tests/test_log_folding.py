@@ -116,8 +116,8 @@ def test_a_merge_that_leaves_a_large_log_file_behind_waits_for_log_files_to_fold
     assert len(made.groups) == 1, "that moves much data"
     assert len(plan(listed(1, *small(4)), *appends[:3], now=now - 2).groups) == 1, "and nothing is left behind"
     seen = view(listed(1, *small(2), size_bytes=LARGE), *appends[:3], now=now - 2)
-    for options in (MergeOptions("cold"), MergeOptions(full=True)):
-        index = MergeIndex(PATHS, configure(cold_after_ms=1_000))
+    for options in (MergeOptions("cold", cold_after_ms=1_000), MergeOptions(full=True)):
+        index = MergeIndex(PATHS, configure())
         assert len(plan_merge(index, seen, options).groups) == 1, options
 
 

@@ -1,6 +1,7 @@
 """Which files of a partition are merged, and how often a row is rewritten."""
 
 import math
+from unittest.mock import patch
 
 import pytest
 from hypothesis import example, given, settings
@@ -22,6 +23,10 @@ def configure(**fields):
     return TableConfig.create(name="t", **{"target_file_bytes": 8 * MIB, "merge_fan_in": 4, **fields})
 
 
+def groups_of(max_files):
+    return patch("icedb_log.merge.merge_policy.MAX_FILES", max_files)
+
+
 def planned(plan, *sizes, config):
     """The sizes of each group, smallest first."""
     return [sorted(sizes[at] for at in group) for group in plan(sizes, config)]
@@ -37,10 +42,9 @@ def test_a_file_of_a_tier_is_as_many_times_larger_as_the_fan_in(fan_in, size):
 def test_a_group_may_be_as_large_as_the_target_and_has_at_most_so_many_files():
     exact = configure(target_file_bytes=2000)
     assert planned(plan_full, 1000, 1000, 1000, config=exact) == [[1000, 1000]]
-    few = configure(max_files_per_group=2)
-    assert planned(plan_full, 1, 2, 3, 4, 5, config=few) == [[1, 2], [3, 4]]
-    late = configure(target_file_bytes=2000, max_files_per_group=1000)
-    assert planned(plan_full, 0, 0, 1999, 1999, config=late) == [[0, 0, 1999]]
+    with groups_of(2):
+        assert planned(plan_full, 1, 2, 3, 4, 5, config=configure()) == [[1, 2], [3, 4]]
+    assert planned(plan_full, 0, 0, 1999, 1999, config=exact) == [[0, 0, 1999]]
 
 
 def test_a_group_that_the_target_size_cuts_has_to_grow():
@@ -50,8 +54,8 @@ def test_a_group_that_the_target_size_cuts_has_to_grow():
 
 
 def test_a_rest_below_the_fan_in_waits_also_when_other_files_of_its_tier_are_merged():
-    config = configure(merge_fan_in=3, max_files_per_group=3)
-    assert planned(plan_tiers, 1, 2, 3, 4, 5, config=config) == [[1, 2, 3]]
+    with groups_of(3):
+        assert planned(plan_tiers, 1, 2, 3, 4, 5, config=configure(merge_fan_in=3)) == [[1, 2, 3]]
 
 
 def test_a_settling_partition_is_merged_whatever_the_tiers():
@@ -84,10 +88,11 @@ def test_a_partition_that_has_settled_has_few_files(sizes):
 
 @given(st.lists(st.integers(1, 100_000), min_size=1, max_size=80), st.integers(2, 20))
 def test_full_merges_bring_a_partition_below_the_target_size_to_one_file(sizes, max_files):
-    config = configure(max_files_per_group=max_files)
     left = list(sizes)
     for _ in range(10):
-        for group in planned(plan_full, *left, config=config):
+        with groups_of(max_files):
+            groups = planned(plan_full, *left, config=configure())
+        for group in groups:
             for size in group:
                 left.remove(size)
             left.append(sum(group))
@@ -159,11 +164,11 @@ def test_equal_appends_reach_the_logarithm_and_leave_few_files(fan_in, size):
     assert len(sizes) <= fan_in * (levels + 1)
 
 
-def plan_by_pairs(kind, sizes, config):
+def plan_by_pairs(kind, sizes, config, max_files):
     """The same policy, said file by file over pairs of size and place."""
     left = sorted((size, at) for at, size in enumerate(sizes) if size < config.target_file_bytes)
     if kind == "full":
-        return [group for group in cut(left, config) if len(group) >= 2]
+        return [group for group in cut(left, config, max_files) if len(group) >= 2]
     if kind == "settling":
         chosen, pending, total = [], [], 0
         for size, at in left:
@@ -171,23 +176,23 @@ def plan_by_pairs(kind, sizes, config):
             if size <= 2 * total:
                 chosen, pending = chosen + pending, []
             total += size
-        return [group for group in cut(chosen, config) if grows(group)]
+        return [group for group in cut(chosen, config, max_files) if grows(group)]
     groups = []
     for tier in sorted({tier_of(size, config.merge_fan_in) for size, _ in left}):
         files = [pair for pair in left if tier_of(pair[0], config.merge_fan_in) == tier]
         if len(files) >= config.merge_fan_in:
-            *full, rest = cut(files, config)
+            *full, rest = cut(files, config, max_files)
             groups += [group for group in full if len(group) >= config.merge_fan_in or grows(group)]
             groups += [rest] if len(rest) >= config.merge_fan_in else []
     return groups
 
 
-def cut(pairs, config):
+def cut(pairs, config, max_files):
     groups = []
     for pair in pairs:
         last = groups[-1] if groups else []
         fits = sum(size for size, _ in last) + pair[0] <= config.target_file_bytes
-        if last and fits and len(last) < config.max_files_per_group:
+        if last and fits and len(last) < max_files:
             last.append(pair)
         else:
             groups.append([pair])
@@ -209,7 +214,8 @@ def grows(group):
 )
 @example(("settling", plan_settling), [2, 1], 2, 12)  # grows by just so much
 def test_groups_by_places_are_those_that_are_made_file_by_file(kind, sizes, fan_in, max_files):
-    config = configure(target_file_bytes=100_000, merge_fan_in=fan_in, max_files_per_group=max_files)
+    config = configure(target_file_bytes=100_000, merge_fan_in=fan_in)
     name, plan = kind
-    expected = [sorted(at for _, at in group) for group in plan_by_pairs(name, sizes, config)]
-    assert [list(group) for group in plan(sizes, config)] == expected
+    expected = [sorted(at for _, at in group) for group in plan_by_pairs(name, sizes, config, max_files)]
+    with groups_of(max_files):
+        assert [list(group) for group in plan(sizes, config)] == expected

@@ -162,8 +162,10 @@ def test_without_a_retention_everything_stays():
     assert (result.field, result.expired, kept(result)) == (None, (), {"d=2023-06-01": "young"})
 
 
-def test_the_field_that_was_named_counts():
-    two = (PartitionField.parse("y=year(ts)"), DAY)
+def test_the_finest_field_of_the_first_time_counts():
+    year, hour = PartitionField.parse("y=year(ts)"), PartitionField.parse("h=hour(read_at)")
     path = "y=2023/d=2023-06-01"
-    assert expired(plan(info(path), partition=two)) == []
-    assert expired(plan(info(path), partition=two, retention_field="d")) == [path]
+    assert expired(plan(info(path), partition=(year, DAY))) == [path]
+    assert expired(plan(info("d=2023-06-01/y=2023"), partition=(DAY, year))) == ["d=2023-06-01/y=2023"]
+    assert expired(plan(info(f"{path}/h=2023-06-09-23"), partition=(year, DAY, hour))) == [f"{path}/h=2023-06-09-23"]
+    assert expired(plan(info(f"{path}/h=2023-06-01-00"), partition=(year, hour))) == []

@@ -107,7 +107,6 @@ def test_sources_of_time_partitions_are_declared():
         ({"audit_retention_ms": 999}, "audit_retention_ms: 999 ms is below the floor of 1000 ms"),
         ({"target_file_bytes": 0}, "target_file_bytes"),
         ({"merge_fan_in": 1}, "merge_fan_in"),
-        ({"max_files_per_group": 1}, "max_files_per_group"),
         ({"format_version": 2}, "format_version"),
         ({"unknown": 1}, "unknown"),
     ],

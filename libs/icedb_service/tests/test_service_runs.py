@@ -123,16 +123,6 @@ def test_a_halted_table_is_shown_until_a_run_ends_well(runner, metrics):
     assert halted() == 0
 
 
-def test_success_is_dated(runner, metrics, clock):
-    run(runner, lambda: Work(is_idle=True))
-    labels = {"table": "events"}
-    name = "icedb_merge_last_success_timestamp_seconds"
-    assert metrics.registry.get_sample_value(name, labels) == clock.now_ms() / 1000
-    clock.advance(5000)
-    run(runner, raising(errors.Unavailable("x")))
-    assert metrics.registry.get_sample_value(name, labels) == clock.now_ms() / 1000 - 5
-
-
 @pytest.mark.parametrize(
     ("error", "pauses"),
     [

@@ -40,7 +40,7 @@ class Rig:
         self.clock = SystemClock()
         self.store = GatedStore(self.clock.now_ms)
         self.warehouse = Warehouse(self.store)
-        bounds = {"max_jobs": 4, "max_jobs_per_table": 4, "wait_ms": 30_000, **limits}
+        bounds = {"max_jobs": 16, "wait_ms": 30_000, **limits}
         self.work = BlockingWork(**bounds)
         tables = TableCache(self.warehouse, clock=self.clock, max_tables=9, wait_ms=30_000, on_refresh=lambda _ms: None)
         self.reads = TableReads(tables, work=self.work)
@@ -127,16 +127,16 @@ def test_beyond_its_threads_a_read_is_refused_at_once_with_the_time_to_wait():
 def test_a_table_has_its_share_of_threads_and_not_more():
     async def test(rig):
         gate = threading.Event()
-        held = [asyncio.ensure_future(rig.work.run_blocking("a", gate.wait)) for _ in range(2)]
+        held = [asyncio.ensure_future(rig.work.run_blocking("a", gate.wait)) for _ in range(3)]
         await asyncio.sleep(0)
-        with pytest.raises(Overloaded, match="table a: 2 calls"):
+        with pytest.raises(Overloaded, match="table a: 3 calls"):
             await rig.read("a")
         assert count(await rig.read("b")) == 0
         gate.set()
         await asyncio.gather(*held)
         assert count(await rig.read("a")) == 0
 
-    run(test, max_jobs_per_table=2)
+    run(test, max_jobs=12)
 
 
 def test_a_read_that_takes_too_long_is_left_alone_and_the_next_caller_has_it():

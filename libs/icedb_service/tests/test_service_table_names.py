@@ -46,7 +46,7 @@ class Rig:
         self.clock = ManualClock()
         self.store = LookedAtStore(self.clock.now_ms)
         self.warehouse = Warehouse(self.store)
-        self.work = BlockingWork(max_jobs=2, max_jobs_per_table=2, wait_ms=wait_ms)
+        self.work = BlockingWork(max_jobs=2, wait_ms=wait_ms)
         self.names = TableNames(self.warehouse, work=self.work, clock=self.clock, max_age_ms=max_age_ms)
 
     def create(self, *names):

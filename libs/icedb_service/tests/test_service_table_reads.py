@@ -53,7 +53,7 @@ async def opened():
     clock = FakeClock()
     table = Table(clock)
     tables = SimpleNamespace(table=lambda _: table, drop=table.dropped.append)
-    work = Work(max_jobs=1, max_jobs_per_table=1, wait_ms=LIMIT_MS)
+    work = Work(max_jobs=1, wait_ms=LIMIT_MS)
     yield TableReads(tables, work=work), table, clock
     table.is_open.set()
     await settle()

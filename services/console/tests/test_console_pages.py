@@ -580,12 +580,13 @@ def test_streams_end_when_the_console_stops_and_are_bounded(table, monkeypatch):
 
     async def work():
         async with open_console(table) as rig:
-            first = asyncio.create_task(rig.browser().get("/live"))
-            await until(lambda: rig.parts.metrics.streams._value.get() == 1)
+            begun = asyncio.Event()
+            first = asyncio.create_task(rig.browser().ask("GET", "/live", on_body=lambda _: begun.set()))
+            await asyncio.wait_for(begun.wait(), LIMIT_S)
             assert (await rig.browser().get("/live")).status == 429
             rig.parts.closing.set()
             assert (await asyncio.wait_for(first, LIMIT_S)).status == 200
-            assert rig.parts.metrics.streams._value.get() == 0
+            assert (await rig.browser().get("/live")).status == 200, "its place is free"
 
     run(work)
 

@@ -21,7 +21,6 @@ from icedb_log.errors import InvalidRequest, NotFound, Overloaded
 from icedb_log.store_settings import StoreSettings
 from icedb_sim.rigs.console_rig import READER, open_console
 from icedb_sim.tables.small_table import SmallTable
-from pydantic import ValidationError
 from waiting import LIMIT_S
 
 FOREVER = "select sum(a.range * b.range) from range(10000000) a, range(10000000) b"
@@ -292,7 +291,7 @@ class Counting:
 
 def test_so_many_run_at_once_and_so_many_of_one():
     async def work():
-        queries = Standing(console_max_queries=3, console_queries_per_identity=2)
+        queries = Standing(console_max_queries=3)
         running = [asyncio.create_task(queries.run("one", "select 1", tables=())) for _ in range(2)]
         await asyncio.sleep(0)
         with pytest.raises(Overloaded, match="2 of yours"):
@@ -362,14 +361,6 @@ def test_a_bucket_is_read_by_urls_that_end_soon(monkeypatch):
     assert asked == [90_000]
 
 
-def test_one_identity_has_no_more_queries_than_there_are():
-    with pytest.raises(ValidationError, match="PER_IDENTITY <= ICEDB_CONSOLE_MAX_QUERIES must hold, but 3 > 2"):
-        ConsoleSettings(store="file:///x", console_max_queries=2, console_queries_per_identity=3)
-    assert not ConsoleSettings(
-        store="file:///x", console_max_queries=0, console_queries_per_identity=1
-    ).console_max_queries
-
-
 def test_columns_and_the_rows_of_a_batch_are_looked_into_by_a_process(lake):
     async def work():
         async with open_on(lake) as rig:
@@ -387,7 +378,7 @@ def test_columns_and_the_rows_of_a_batch_are_looked_into_by_a_process(lake):
 
 def test_queries_can_be_turned_off(lake):
     async def work():
-        async with open_on(lake, console_max_queries=0, console_queries_per_identity=1) as rig:
+        async with open_on(lake, console_max_queries=0) as rig:
             assert "turned off" in (await rig.browser().get("/query")).text
             assert "turned off" in (await rig.browser().post("/query", {"sql": "select 1"})).text
 

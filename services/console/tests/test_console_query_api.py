@@ -119,4 +119,4 @@ def test_a_query_that_needs_more_than_it_may_have_is_told_from_a_wrong_one(lake)
 
 
 def test_queries_can_be_turned_off(lake):
-    assert ask(lake, {"sql": "select 1"}, console_max_queries=0, console_queries_per_identity=1)[0].status == 400
+    assert ask(lake, {"sql": "select 1"}, console_max_queries=0)[0].status == 400

@@ -38,7 +38,7 @@ def recognise(pair, *, token=None, headers=(), method="GET", now_ms=None):
     guard = SimpleNamespace(is_enforced=True, access_key=KEPT.get)
     metrics = SimpleNamespace(count_refusal=lambda code: None)
     parts = GatewayParts(None, SimpleNamespace(http_max_connections=2), metrics, clock, guard, None, None, KEYS)
-    return Authentication(parts).recognise(parse_request(scope, domain=None), scope)
+    return Authentication(parts).recognise(parse_request(scope), scope)
 
 
 def vended(expires_ms=VENDED.expires_ms):

@@ -61,7 +61,7 @@ def sign(signer, method="GET", key="events/a.parquet", query=(), headers=(), **o
 
 
 def verify(method, url, headers, *, secret=SECRET):
-    request = parse_request(make_scope(method, url, headers), domain=None)
+    request = parse_request(make_scope(method, url, headers))
     claim = read_claim(request.signed)
     assert claim is not None
     if claim.access_key_id != ID:
@@ -269,7 +269,7 @@ def test_expiries_out_of_bounds_are_refused(expires):
 
 
 def test_nothing_signed_is_nobody():
-    assert read_claim(parse_request(make_scope("GET", f"http://{HOST}/", [("Host", HOST)]), domain=None).signed) is None
+    assert read_claim(parse_request(make_scope("GET", f"http://{HOST}/", [("Host", HOST)])).signed) is None
 
 
 SIGNED_MS = _read_time("20260102T030405Z")

@@ -19,7 +19,7 @@ def test_a_lease_since_a_later_state_does_not_do_for_an_earlier_publication():
     earlier_ms = table.clock.now_ms()
     table.append(2)
     later_ms = table.clock.now_ms()
-    work = BlockingWork(max_jobs=2, max_jobs_per_table=2, wait_ms=LIMIT_MS)
+    work = BlockingWork(max_jobs=2, wait_ms=LIMIT_MS)
     settings = SimpleNamespace(gateway_staleness_ms=0, read_max_tables=4)
     published = PublishedTables(
         SimpleNamespace(

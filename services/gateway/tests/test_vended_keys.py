@@ -86,7 +86,6 @@ def test_a_pair_does_not_show_itself():
     ("name", "value", "says"),
     [
         ("ICEDB_GATEWAY_ICEBERG_SECRET", "short", "32 characters"),
-        ("ICEDB_GATEWAY_ICEBERG_NAMESPACE", "a.b", "no namespace"),
         ("ICEDB_GATEWAY_ICEBERG_S3_URL", "s3.example.com/x", "https://s3.example.com"),
     ],
 )

@@ -23,7 +23,7 @@ class Failing:
         self.context = MemoryContext(IngestMetrics())
         self.context.create_table("events")
         self.table = self.context.warehouse.table("events")
-        settings = IngestSettings(store="file:///tmp/w", pressure_interval_ms=0, flush_interval_ms=0)
+        settings = IngestSettings(store="file:///tmp/w", flush_interval_ms=0)
         self.tasks = IngestTasks(self.context, settings=settings, metrics=self.context.metrics)
         self.gate = PressureGate(self.table.store, clock=self.context.clock, max_age_ms=0)
         self.error = None

@@ -36,7 +36,7 @@ class Halting:
         self.gate = PressureGate(self.store, clock=self.clock, max_age_ms=0)
 
     def worker(self):
-        settings = IngestSettings(store="file:///tmp/w", pressure_interval_ms=0, flush_interval_ms=0)
+        settings = IngestSettings(store="file:///tmp/w", flush_interval_ms=0)
         return IngestTasks(self.context, settings=settings, metrics=self.context.metrics)
 
     def stage(self):

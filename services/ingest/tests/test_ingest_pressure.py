@@ -42,7 +42,7 @@ class Ingest(TableStore):
         self.clock = context.clock
         self.store = context.warehouse.store
         self.paths = context.warehouse.table(table).paths
-        settings = IngestSettings(store="file:///tmp/w", **{"pressure_interval_ms": 0, **options})
+        settings = IngestSettings(store="file:///tmp/w", **options)
         self.tasks = IngestTasks(context, settings=settings, metrics=context.metrics)
 
     def stage(self):
@@ -76,6 +76,10 @@ def bound(monkeypatch, name, slow, stop):
         monkeypatch.setattr(module, name, Bounds(slow, stop))
 
 
+def measure_every(interval_ms, monkeypatch):
+    monkeypatch.setattr(pressure_watch, "NEAR_INTERVAL_MS", interval_ms)
+
+
 @pytest.fixture
 def context(monkeypatch):
     bound(monkeypatch, "LOG_FILES", 3, 6)
@@ -83,6 +87,7 @@ def context(monkeypatch):
     store = ScriptedStore(context.warehouse.store)
     context.warehouse = Warehouse(store, context.warehouse.root)
     context.create_table("events", log_grace_ms=LOG_GRACE_MS)
+    measure_every(0, monkeypatch)
     return context
 
 
@@ -151,8 +156,9 @@ def test_a_stretched_flush_does_not_hold_the_worker(ingest):
     assert (INGEST_FLUSH, "events") not in ingest.context.wakeups.woken
 
 
-def test_the_sweep_picks_up_what_was_put_off_when_it_is_due(context):
-    ingest = Ingest(context, pressure_interval_ms=30_000)
+def test_the_sweep_picks_up_what_was_put_off_when_it_is_due(context, monkeypatch):
+    measure_every(30_000, monkeypatch)
+    ingest = Ingest(context)
     for _ in range(4):
         ingest.commit()
     ingest.clock.advance(30_000)
@@ -167,8 +173,9 @@ def test_the_sweep_picks_up_what_was_put_off_when_it_is_due(context):
     assert ingest.clock.slept_ms[-1] == 1000
 
 
-def test_a_long_interval_is_left_to_the_sweep_too(context):
-    ingest = Ingest(context, flush_interval_ms=10_000, pressure_interval_ms=5_000)
+def test_a_long_interval_is_left_to_the_sweep_too(context, monkeypatch):
+    measure_every(5000, monkeypatch)
+    ingest = Ingest(context, flush_interval_ms=10_000)
     ingest.commit()
     ingest.stage()
     ingest.store.calls.clear()
@@ -192,8 +199,9 @@ def test_rounds_of_one_run_feel_the_pressure_that_they_make(context):
     assert details["put_off"].startswith("the next commit is due in 3914 ms")
 
 
-def test_measures_are_as_rare_as_the_setting_says(context):
-    ingest = Ingest(context, pressure_interval_ms=5000, flush_interval_ms=0)
+def test_measures_of_a_table_near_its_bounds_are_rare(context, monkeypatch):
+    measure_every(5000, monkeypatch)
+    ingest = Ingest(context, flush_interval_ms=0)
     ingest.commit()
     for _ in range(3):
         ingest.commit()
@@ -206,7 +214,8 @@ def test_measures_are_as_rare_as_the_setting_says(context):
 
 
 def test_a_measure_that_takes_long_is_done_less_often(context, monkeypatch):
-    ingest = Ingest(context, pressure_interval_ms=1000)
+    measure_every(1000, monkeypatch)
+    ingest = Ingest(context)
     for _ in range(3):
         ingest.commit()
         ingest.clock.advance(1000)

@@ -21,10 +21,14 @@ from icedb_sim.tables.row_files import encode_rows
 LARGE_ROWS = 10
 
 
+@pytest.fixture(autouse=True)
+def large_by_few_rows(monkeypatch):
+    monkeypatch.setattr("icedb_ingest.tasks.LARGE_ROWS", LARGE_ROWS)
+
+
 def make_tasks(context, *, serves_large=False, **options):
     settings = IngestSettings(
         store="file:///tmp/w",
-        flush_large_rows=LARGE_ROWS,
         **{"flush_interval_ms": 0, "merge_wake_commits": 99} | options,
     )
     return IngestTasks(context, settings=settings, metrics=context.metrics, serves_large=serves_large)
@@ -196,7 +200,6 @@ def test_what_is_remembered_is_bounded_and_by_size(monkeypatch):
     ("options", "message"),
     [
         ({"flush_large_mb": 257}, "ICEDB_FLUSH_LARGE_MB <= ICEDB_BATCH_MAX_DECODED_MB must hold, but 257 > 256"),
-        ({"flush_large_rows": 11_000_000}, "ICEDB_FLUSH_LARGE_ROWS <= ICEDB_BATCH_MAX_ROWS must hold"),
         (
             {"task_memory_mb": 1023},
             r"4 \* ICEDB_BATCH_MAX_DECODED_MB <= ICEDB_TASK_MEMORY_MB must hold .*4 \* 256 > 1023",

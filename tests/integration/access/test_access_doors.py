@@ -195,7 +195,7 @@ def post(rig, token, size_bytes=len(ROW)):
 
 
 def test_bodies_that_do_not_come_leave_half_of_the_memory_to_others(folder, access_file):
-    most = {"frontend_max_batch_mb": 1, "frontend_memory_mb": 2, "frontend_memory_wait_ms": 0}
+    most = {"frontend_max_batch_mb": 1, "frontend_memory_mb": 2}
     rig = start_rig(folder / "memory", access_file=str(access_file), **most)
     try:
         with slow_batch(rig, WRITER, 700_000):
@@ -217,7 +217,7 @@ def test_bodies_that_do_not_come_leave_half_of_the_memory_to_others(folder, acce
 
 
 def test_messages_of_a_store_that_hangs_leave_half_of_the_memory_to_others(folder, access_file):
-    most = {"frontend_max_batch_mb": 1, "frontend_memory_mb": 2, "frontend_memory_wait_ms": 0}
+    most = {"frontend_max_batch_mb": 1, "frontend_memory_mb": 2}
     rig = start_rig(folder / "messages", access_file=str(access_file), **most)
     request = ingest_pb2.AppendRequest(table=TABLE, format=ingest_pb2.FORMAT_NDJSON, data=ROW + b" " * 700_000)
     try:
@@ -259,7 +259,7 @@ def test_requests_that_do_not_end_leave_half_of_them_to_others(folder, access_fi
 
 
 def test_without_an_access_file_one_caller_may_take_all_room(folder):
-    most = {"frontend_max_batch_mb": 1, "frontend_memory_mb": 2, "frontend_memory_wait_ms": 0}
+    most = {"frontend_max_batch_mb": 1, "frontend_memory_mb": 2}
     rig = start_rig(folder / "open", http_max_connections=10, **most)
     try:
         with slow_batch(rig, WRITER, 1_000_000), slow_batch(rig, WRITER, 1_000_000):

@@ -219,12 +219,6 @@ def test_a_damaged_log_halts_its_table_alone(rig, s3):
     table.warehouse.store.delete([table.logs[0], "wh/broken/_icedb/table.json"])
 
 
-def test_virtual_hosted_addresses(rig):
-    answer = rig.call("GET", "/?list-type=2&prefix=events/", Host=f"{BUCKET}.s3.test:{rig.gateway.port}")
-    assert answer.status == 200
-    assert answer.text.count("<Key>") == len(DAYS)
-
-
 def test_a_presigned_url_needs_no_client(rig, s3):
     key = listed(s3, Prefix="events/")[0][0]
     for version in ("s3v4", "s3"):

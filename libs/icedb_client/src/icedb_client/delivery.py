@@ -41,12 +41,10 @@ class Wait:
     Attributes:
         error: Why the last attempt failed.
         pause_ms: How long the pause is.
-        attempt: How many attempts were made so far.
     """
 
     error: Unavailable
     pause_ms: int
-    attempt: int
 
 
 class Delivery:
@@ -118,7 +116,7 @@ class Delivery:
                     raise Undelivered(str(error), batch_id=self.batch_id) from error
                 pause_ms = min(left_ms, _pause_ms(error, attempt))
                 if self._on_wait is not None:
-                    self._on_wait(Wait(error, pause_ms, attempt))
+                    self._on_wait(Wait(error, pause_ms))
                 clock.sleep_ms(pause_ms)
 
     def _begin(self) -> Offer:

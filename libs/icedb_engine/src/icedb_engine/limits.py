@@ -14,6 +14,9 @@ SQL_SHARE: Final = 3
 MIN_SQL_BYTES: Final = 64 * MIB
 """A query gets so large a part of a task's memory, and so much at least."""
 
+TRANSFER_COUNT: Final = 4
+"""Objects that one unit moves at once."""
+
 MAX_PARTITION_VALUE_BYTES: Final = 190
 """Encoded. With a field's name (at most 64) and ``=`` it is one path component of at most 255 bytes."""
 
@@ -27,7 +30,6 @@ class EngineLimits:
         thread_count: Threads of the native engine if the job has only one unit; shared out otherwise.
         scratch_bytes: Local disk for inputs, outputs and spill, each.
         scratch_folder: Parent of the scratch folders; None: the system's folder for temporary files.
-        transfer_count: Objects moved at once by one unit.
         query_ms: How long SQL of a user may take over one set of rows.
     """
 
@@ -35,7 +37,6 @@ class EngineLimits:
     thread_count: int = 2
     scratch_bytes: int = 32 * GIB
     scratch_folder: str | None = None
-    transfer_count: int = 4
     query_ms: int = 3 * 60_000
 
     def part(self, count: int) -> Self:

@@ -43,7 +43,7 @@ from icedb_service.main import (
     wait_for_servers,
     watch_clock,
 )
-from icedb_service.metrics import Endpoint, EndpointMetrics
+from icedb_service.metrics import Endpoint, ProcessMetrics
 from icedb_service.progress import LoopProgress
 from icedb_service.settings import EndpointSettings, HttpServiceSettings, env_name
 from icedb_service.tls import ssl_context
@@ -222,7 +222,7 @@ def log_request(event: str, scope: Scope, status: int, *, which: str, is_whole: 
 
 
 S = TypeVar("S", bound=EndpointSettings)
-M = TypeVar("M", bound=EndpointMetrics)
+M = TypeVar("M", bound=ProcessMetrics)
 
 
 class EndpointService(ServerThread, ABC, Generic[S, M]):
@@ -315,8 +315,7 @@ class EndpointService(ServerThread, ABC, Generic[S, M]):
         return f"{'http' if self._tls is None else 'https'}://{self.host}:{port}"
 
     async def _show_ready(self, is_ready: bool) -> None:  # noqa: FBT001 - a callback with one meaning
-        """Say whether requests can be answered now."""
-        self.metrics.store_up.set(1 if is_ready else 0)
+        """Say whether requests can be answered now, if something besides ``/readyz`` says it."""
 
     async def _listen(self, app: ASGIApp, port: str = "port") -> HttpServer:
         """Serve an application at the service's address; ``port``: the name of its setting, without the component."""

@@ -242,14 +242,6 @@ def outcome_of(status: int, by_status: Mapping[int, str]) -> str:
     return "bad_request" if status >= _FIRST_ERROR else "ok"
 
 
-class EndpointMetrics(ProcessMetrics):
-    """What every service counts that answers callers over HTTP."""
-
-    def __init__(self, component: Component, *, package: str) -> None:
-        super().__init__(component, package=package)
-        self.store_up = self.make.gauge(f"icedb_{component}_store_up", "1 if the store answered the last check")
-
-
 class WorkerMetrics(ProcessMetrics):
     """What every Celery worker counts.
 
@@ -283,12 +275,7 @@ class WorkerMetrics(ProcessMetrics):
         self.halted = make.gauge(
             f"{start}_halted", "1 while this worker cannot work on the table until a person looks", table=OPEN
         )
-        self.last_success = make.gauge(
-            f"{start}_last_success_timestamp_seconds",
-            "When a run over the table last ended well, unix time",
-            table=OPEN,
-        )
-        self.table_gauges = [self.halted, self.last_success]
+        self.table_gauges = [self.halted]
         """Gauges with the label ``table`` that end with their table."""
         of_engine = make if has_engine else MetricMaker(CollectorRegistry())
         self.engine_up = of_engine.gauge(f"{start}_engine_up", "1 while the worker's engine (Spark session) is open")

@@ -124,14 +124,13 @@ class BlockingWork:
     """Runs functions that block. Use it from one event loop.
 
     Args:
-        max_jobs: Most functions that may wait for the store at once, each in a thread.
-        max_jobs_per_table: Most of them for one table.
+        max_jobs: Most functions that may wait for the store at once, each in a thread; a quarter of them for one table.
         wait_ms: How long a caller waits for what they give, whatever its own deadline.
     """
 
-    def __init__(self, *, max_jobs: int, max_jobs_per_table: int, wait_ms: int) -> None:
+    def __init__(self, *, max_jobs: int, wait_ms: int) -> None:
         self._max_jobs = max_jobs
-        self._max_jobs_per_table = max_jobs_per_table
+        self._max_jobs_per_table = max(2, max_jobs // 4)
         self.wait_ms = wait_ms
         self._store_pool = ThreadPoolExecutor(max_jobs, "icedb-store")
         self._compute_pool = ThreadPoolExecutor(COMPUTE_THREADS, "icedb-compute")

@@ -170,7 +170,6 @@ class TaskRunner:
             self._metrics.halted.labels(table).set(1)
         elif outcome in ("done", "idle"):
             self._metrics.halted.labels(table).set(0)
-            self._metrics.last_success.labels(table).set(self._clock.now_ms() / 1000)
 
     def _log(self, outcome: Outcome, details: Mapping[str, Any], *, duration_ms: int, is_sweep: bool) -> None:
         logger = get_logger()

@@ -192,20 +192,13 @@ class ReaderSettings(EndpointSettings):
     for the first bytes of a file."""
 
     read_threads: Annotated[int, Field(ge=2, le=1000)] = 32
-    """Reads that may wait for the store at once, each in a thread; many callers of one read share one, and what is
-    answered from memory needs none. Above it callers are refused, with the time to wait. In the S3 gateway as many
-    threads more fetch parts of files; in the console half as many read the figures of all tables."""
-
-    read_table_threads: Annotated[int, Field(ge=2, le=1000)] = 8
-    """Most of them for one table, so that one whose store hangs leaves threads to the others."""
+    """Reads that may wait for the store at once, each in a thread, a quarter of them for one table, so that one whose
+    store hangs leaves threads to the others; many callers of one read share one, and what is answered from memory
+    needs none. Above it callers are refused, with the time to wait. In the S3 gateway as many threads more fetch parts
+    of files; in the console half as many read the figures of all tables."""
 
     read_max_tables: Annotated[int, Field(ge=1)] = 2000
     """Tables whose logs are kept in memory; the least recently used are read again when asked for."""
-
-    @model_validator(mode="after")
-    def _check_readers(self) -> Self:
-        self._require("read_table_threads", "<=", "read_threads")
-        return self
 
 
 class HttpServiceSettings(EndpointSettings):

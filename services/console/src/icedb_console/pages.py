@@ -375,7 +375,6 @@ class Pages:
             done = await self._parts.work.run_blocking(name, lambda: self._parts.actions.run(which, name, what))
         except IceDBError as error:
             problem = str(error)
-        self._parts.metrics.count_action(which, is_done=not problem)
         get_logger().info(
             "console_action", action=which, table=name, what=what, identity=identity.name, problem=problem or None
         )
@@ -410,7 +409,6 @@ class Pages:
     async def _tell_news(self, request: Request, identity: Identity, table: str) -> AsyncIterator[str]:
         parts = self._parts
         self._streams += 1
-        parts.metrics.streams.inc()
         seen = request.query_params.get("mark", "")
         told_ms = parts.clock.monotonic_ms()
         look_s = min(LOOK_S, parts.settings.console_refresh_ms / SECOND_MS / 4)
@@ -430,7 +428,6 @@ class Pages:
                     await asyncio.wait_for(parts.closing.wait(), look_s)
         finally:
             self._streams -= 1
-            parts.metrics.streams.dec()
 
     def _has_lost(self, request: Request, identity: Identity, table: str) -> str:
         """Return why somebody may look no more: tokens are withdrawn, and grants change, while a stream is open."""

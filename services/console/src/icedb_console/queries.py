@@ -164,13 +164,14 @@ class Queries:
                 process.kill()
 
     async def _ask(self, identity: str, request: dict[str, Any]) -> dict[str, Any]:
-        settings = self._settings
+        most = self._settings.console_max_queries
+        share = (most + 1) // 2
         if not self.is_on:
             raise InvalidRequest("queries are turned off here (ICEDB_CONSOLE_MAX_QUERIES=0)")
         mine, all_of_them = self._running[identity], self._running.total()
-        if all_of_them >= settings.console_max_queries or mine >= settings.console_queries_per_identity:
+        if all_of_them >= most or mine >= share:
             self._metrics.count_query("busy")
-            whose = f"{mine} of yours" if mine >= settings.console_queries_per_identity else f"{all_of_them}"
+            whose = f"{mine} of yours" if mine >= share else f"{all_of_them}"
             raise Overloaded(
                 f"{whose} queries run already: wait for one to end, or close its page", retry_after_ms=1000
             )

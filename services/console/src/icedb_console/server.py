@@ -54,7 +54,7 @@ class ConsoleApp(ObservedApp):
     def _end(self, scope: Scope, status: int, *, waited_ms: int, duration_ms: int) -> None:
         del duration_ms  # a page that is kept up to date is a request that goes on
         notes: dict[str, Any] = scope.get(NOTES, {"page": "other"})
-        self._parts.metrics.count_request(notes["page"], status or FIRST_FAILURE, duration_ms=waited_ms)
+        self._parts.metrics.count_request(notes["page"], status or FIRST_FAILURE)
         which = self._parts.settings.access_log
         log_request("console_request", scope, status, which=which, duration_ms=waited_ms, **notes)
 
@@ -163,11 +163,7 @@ def open_parts(
 ) -> PageParts:
     """Return what pages share, on the running event loop; the stack ends it. Nothing is started yet."""
     wait_ms, threads = settings.read_wait_ms, settings.read_threads
-    work = BlockingWork(
-        max_jobs=threads,
-        max_jobs_per_table=settings.read_table_threads,
-        wait_ms=wait_ms,
-    )
+    work = BlockingWork(max_jobs=threads, wait_ms=wait_ms)
     stack.callback(work.close)
     most = settings.read_max_tables
     tables = TableCache(warehouse, clock=clock, max_tables=most, wait_ms=wait_ms, on_refresh=lambda _ms: None)

@@ -25,10 +25,8 @@ class ConsoleSettings(HttpServiceSettings, ReaderSettings):
     A round costs six small requests to the store for each table; one at which nothing happens is read each minute."""
 
     console_max_queries: Annotated[int, Field(ge=0, le=1000)] = 4
-    """Queries that run at once, each in a process of its own; more are refused. 0 turns the query box off."""
-
-    console_queries_per_identity: Annotated[int, Field(ge=1, le=1000)] = 2
-    """Most of them for one identity, so that others have their turn."""
+    """Queries that run at once, each in a process of its own, half of them of one identity; more are refused. 0 turns
+    the query box off."""
 
     console_query_limit_ms: Annotated[int, Field(ge=100, le=HOUR_MS)] = 30 * SECOND_MS
     """How long a query may take, milliseconds; then its process is killed."""
@@ -51,11 +49,6 @@ class ConsoleSettings(HttpServiceSettings, ReaderSettings):
     def _check_console(self) -> Self:
         if self.console_secret is not None and len(self.console_secret.get_secret_value()) < MIN_SECRET_CHARS:
             raise ValueError(f"ICEDB_CONSOLE_SECRET: use {MIN_SECRET_CHARS} characters or more")
-        if self.console_queries_per_identity > max(self.console_max_queries, 1):
-            raise ValueError(
-                "ICEDB_CONSOLE_QUERIES_PER_IDENTITY <= ICEDB_CONSOLE_MAX_QUERIES must hold, but "
-                f"{self.console_queries_per_identity} > {self.console_max_queries}"
-            )
         return self
 
     @property

@@ -50,6 +50,8 @@ from icedb_gateway.requests import GatewayParts
 from icedb_gateway.vended_keys import SESSION_TOKEN, Vended, VendedKeys
 
 JSON: Final = "application/json"
+NAMESPACE: Final = "icedb"
+"""The one that has all tables."""
 FORBIDDEN: Final = 403
 _RETRY_AFTER_MS: Final = 1000
 _BY_ERROR: Final[tuple[tuple[type[IceDBError], str, int], ...]] = (
@@ -109,12 +111,15 @@ def read_only() -> IcebergError:
     )
 
 
-def no_such_namespace(name: str, own: str) -> IcebergError:
-    """Return what a request gets for another namespace than the one there is."""
-    shown = name.replace("\x1f", ".")[:80]
-    return IcebergError(
-        "NoSuchNamespaceException", f"namespace {shown!r} does not exist: all tables are in {own!r}", status=404
-    )
+def require_namespace(name: str) -> None:
+    """Raise IcebergError for another namespace than the one there is."""
+    if name != NAMESPACE:
+        shown = name.replace("\x1f", ".")[:80]
+        raise IcebergError(
+            "NoSuchNamespaceException",
+            f"namespace {shown!r} does not exist: all tables are in {NAMESPACE!r}",
+            status=404,
+        )
 
 
 def describe(error: Exception) -> tuple[int, str]:
@@ -196,8 +201,7 @@ class IcebergCatalog:
         self._s3_port = s3_port
         self._guard = parts.guard.at("iceberg")
         self._access = HttpAccess(self._guard, max_requests=settings.http_max_connections)
-        self._namespace = settings.gateway_iceberg_namespace
-        self._region = settings.gateway_region
+        self._region = settings.region
         self._credentials = settings.gateway_iceberg_credentials
         self._s3_url = settings.gateway_iceberg_s3_url
         self._key_ttl_ms = settings.gateway_iceberg_key_ttl_ms
@@ -229,26 +233,26 @@ class IcebergCatalog:
         self._identify(request, "iceberg_list")
         parent = request.query_params.get("parent", "")
         if parent:
-            self._check_namespace(parent)
-        return _json({"namespaces": [] if parent else [[self._namespace]], "next-page-token": None})
+            require_namespace(parent)
+        return _json({"namespaces": [] if parent else [[NAMESPACE]], "next-page-token": None})
 
     async def get_namespace(self, request: Request) -> Response:
         """Describe the namespace, or say that it is there (HEAD)."""
         self._identify(request, "iceberg_list")
-        self._check_namespace(request.path_params["namespace"])
+        require_namespace(request.path_params["namespace"])
         if request.method == "HEAD":
             return Response(status_code=_NO_CONTENT)
-        return _json({"namespace": [self._namespace], "properties": {}})
+        return _json({"namespace": [NAMESPACE], "properties": {}})
 
     async def list_tables(self, request: Request) -> Response:
         """List the tables that the caller may read, in pages if it asks for pages."""
         identity = self._identify(request, "iceberg_list")
-        self._check_namespace(request.path_params["namespace"])
+        require_namespace(request.path_params["namespace"])
         after = request.query_params.get("pageToken")
         size = _page_size(request.query_params.get("pageSize"), is_paged=after is not None)
         names = [name for name in await self._readable(identity) if name > (after or "")]
         page = names if size is None else names[:size]
-        body: dict[str, Any] = {"identifiers": [{"namespace": [self._namespace], "name": name} for name in page]}
+        body: dict[str, Any] = {"identifiers": [{"namespace": [NAMESPACE], "name": name} for name in page]}
         return _json(body | {"next-page-token": page[-1] if len(page) < len(names) else None})
 
     async def get_table(self, request: Request) -> Response:
@@ -322,7 +326,7 @@ class IcebergCatalog:
         identity = self._access.recognise(request.scope)
         name = request.path_params["table"]
         note(request, operation, identity=identity.name, table=name[:80])
-        self._check_namespace(request.path_params["namespace"])
+        require_namespace(request.path_params["namespace"])
         self._guard.require(identity, Verb.READ, name)
         if not TABLE_NAME.fullmatch(name):
             raise table_not_found(name)
@@ -340,10 +344,6 @@ class IcebergCatalog:
             error = table_not_found(name, known)
         request.scope.setdefault(NOTES, {}).update(code=describe(error)[1], reason=str(error))
         return error_response(error)
-
-    def _check_namespace(self, name: str) -> None:
-        if name != self._namespace:
-            raise no_such_namespace(name, self._namespace)
 
     async def _config(self, request: Request, identity: Identity, name: str, table: PublishedTable) -> dict[str, str]:
         """Return what an engine needs to reach a table's files."""
@@ -367,7 +367,7 @@ class IcebergCatalog:
         expires_ms = (self._parts.clock.now_ms() // half_ms + 2) * half_ms
         await self._published.hold(name, table, until_ms=expires_ms, ttl_ms=self._key_ttl_ms)
         pair = self._keys.issue(Vended(identity.name, name, expires_ms))
-        refresh = f"v1/namespaces/{self._namespace}/tables/{name}/credentials"
+        refresh = f"v1/namespaces/{NAMESPACE}/tables/{name}/credentials"
         return {
             "client.region": self._region,
             "s3.region": self._region,

@@ -3,7 +3,7 @@
 from typing import Final, Literal, get_args
 
 from icedb_log.units import SECOND_MS
-from icedb_service.metrics import EndpointMetrics, outcome_of
+from icedb_service.metrics import ProcessMetrics, outcome_of
 
 Operation = Literal[
     "list_buckets", "bucket", "list", "head", "get", "other",
@@ -41,7 +41,7 @@ REFUSALS: Final = ("InvalidAccessKeyId", "SignatureDoesNotMatch", "RequestTimeTo
 TIME_BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 
-class GatewayMetrics(EndpointMetrics):
+class GatewayMetrics(ProcessMetrics):
     """Counters of requests and their outcomes."""
 
     def __init__(self) -> None:

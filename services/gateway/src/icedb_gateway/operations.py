@@ -256,7 +256,7 @@ class Operations:
         self._bodies = bodies
         self._guard = parts.guard
         self._bucket = parts.settings.gateway_bucket
-        self._region = parts.settings.gateway_region
+        self._region = parts.settings.region
         self._metrics = parts.metrics
 
     async def run(self, request: S3Request, sender: Sender) -> Answer:

@@ -73,8 +73,8 @@ class S3Request:
         return f"/{self.bucket}/{self.key}" if self.key else f"/{self.bucket}"
 
 
-def parse_request(scope: Mapping[str, Any], *, domain: str | None) -> S3Request:
-    """Read a request from a scope of ASGI; ``domain``: of virtual-hosted addresses, if there are any.
+def parse_request(scope: Mapping[str, Any]) -> S3Request:
+    """Read a request from a scope of ASGI; the bucket stands first in its path.
 
     Raises:
         S3Error: InvalidURI, InvalidArgument: it cannot be read.
@@ -88,9 +88,6 @@ def parse_request(scope: Mapping[str, Any], *, domain: str | None) -> S3Request:
     except UnicodeDecodeError:
         raise S3Error("InvalidURI", "Couldn't parse the specified URI: its path is not UTF-8.") from None
     bucket, _, key = path[1:].partition("/")
-    host = by_name.get("host", "").partition(":")[0].lower()
-    if domain is not None and host.endswith(f".{domain}"):
-        bucket, key = host.removesuffix(f".{domain}"), path[1:]
     return S3Request(
         method=scope["method"].upper(),
         bucket=bucket,

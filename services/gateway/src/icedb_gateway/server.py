@@ -86,7 +86,7 @@ class S3App:
     async def _answer(self, scope: Scope, receive: Receive, reply: _Reply, notes: dict[str, Any]) -> None:
         request: S3Request | None = None
         try:
-            request = parse_request(scope, domain=self._parts.settings.gateway_domain)
+            request = parse_request(scope)
             notes["operation"] = _operation_of(request)
             sender = self._authentication.recognise(request, scope)
             notes["identity"] = sender.identity.name
@@ -225,11 +225,7 @@ class Gateway(EndpointService[GatewaySettings, GatewayMetrics]):
     async def _open(self, stack: AsyncExitStack) -> None:
         settings, clock, metrics, health = self._settings, self._clock, self.metrics, self._health.checks()
         wait_ms = settings.read_wait_ms
-        work = BlockingWork(
-            max_jobs=settings.read_threads,
-            max_jobs_per_table=settings.read_table_threads,
-            wait_ms=wait_ms,
-        )
+        work = BlockingWork(max_jobs=settings.read_threads, wait_ms=wait_ms)
         stack.callback(work.close)
         tables = TableCache(
             self._warehouse,

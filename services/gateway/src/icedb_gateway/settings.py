@@ -8,14 +8,12 @@ from pydantic import Field, SecretStr, model_validator
 
 MAX_STALENESS_MS: Final = 10 * MINUTE_MS
 MIN_SECRET_CHARS: Final = 32
+_DEFAULT_REGION: Final = "us-east-1"
 
 _BUCKET: Final = matching(
     r"(?!(healthz|readyz)$)[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]",
     "is no name of a bucket; use 3 to 63 of a-z, 0-9, '.' and '-'",
 )
-_REGION: Final = matching("[a-z0-9-]{1,64}", "is no region; write us-east-1, or any name of a-z, 0-9 and '-'")
-_DOMAIN: Final = matching("[a-z0-9][a-z0-9.-]{0,251}[a-z0-9]", "is no domain; write s3.example.com, without a port")
-_NAMESPACE: Final = matching("[a-z][a-z0-9_]{0,62}", "is no namespace; use 1 to 63 of a-z, 0-9 and _, a letter first")
 _S3_URL: Final = matching(
     r"https?://[A-Za-z0-9.\-\[\]:]{1,300}", "is no address of an S3 endpoint; write https://s3.example.com"
 )
@@ -32,14 +30,8 @@ class GatewaySettings(HttpServiceSettings, ReaderSettings):
     """Port of the S3 endpoint; 0 takes a free one (logged)."""
 
     gateway_bucket: Annotated[str, _BUCKET] = "icedb"
-    """Name of the one bucket that holds all tables: `s3://icedb/<table>/…`."""
-
-    gateway_region: Annotated[str, _REGION] = "us-east-1"
-    """Region that the bucket says it is in. Signatures of any region are taken."""
-
-    gateway_domain: Annotated[str, _DOMAIN] | None = None
-    """Domain of virtual-hosted addresses: with `s3.example.com`, `http://icedb.s3.example.com/events/…` works besides
-    `http://s3.example.com/icedb/events/…`. Empty: only the second form."""
+    """Name of the one bucket that holds all tables: `s3://icedb/<table>/…`; clients address it by path
+    (`http://s3.example.com/icedb/events/…`)."""
 
     gateway_staleness_ms: Annotated[int, Field(ge=0, le=MAX_STALENESS_MS)] = SECOND_MS
     """How old the knowledge of a table's log may be when a listing begins, or when the Iceberg catalog answers,
@@ -60,17 +52,14 @@ class GatewaySettings(HttpServiceSettings, ReaderSettings):
     gateway_iceberg_port: Annotated[int, Field(ge=0, le=MAX_PORT)] = 9011
     """Port of the Iceberg REST catalog, at the address of `ICEDB_GATEWAY_HOST`; 0 takes a free one (logged)."""
 
-    gateway_iceberg_namespace: Annotated[str, _NAMESPACE] = "icedb"
-    """Name of the one namespace in which the catalog shows all tables: `icedb.events`."""
-
     gateway_iceberg_publish_interval_ms: Annotated[int, Field(ge=0, le=MAX_STALENESS_MS)] = 5 * SECOND_MS
     """How often tables that are set to `iceberg = on-commit` are looked at and published, milliseconds; 0: by this
     gateway never."""
 
     gateway_iceberg_credentials: Literal["none", "region", "vended"] = "none"
     """What the catalog tells engines of the way to a table's files: nothing (they have keys of their own); the bucket's
-    region; or this gateway's S3 endpoint with a key for this table alone that ends soon. Engines ask for the last
-    (`X-Iceberg-Access-Delegation: vended-credentials`); who does not gets the region."""
+    region (`ICEDB_S3_REGION`); or this gateway's S3 endpoint with a key for this table alone that ends soon. Engines
+    ask for the last (`X-Iceberg-Access-Delegation: vended-credentials`); who does not gets the region."""
 
     gateway_iceberg_secret: SecretStr | None = None
     """What vended keys are made with: 32 characters or more, the same at all replicas. A new one ends all keys. Needed
@@ -95,6 +84,11 @@ class GatewaySettings(HttpServiceSettings, ReaderSettings):
                 "with it, so it has to be the same at all replicas"
             )
         return self
+
+    @property
+    def region(self) -> str:
+        """The region that engines are told; signatures of any are taken."""
+        return self.s3_region or _DEFAULT_REGION
 
     @property
     def part_bytes(self) -> int:

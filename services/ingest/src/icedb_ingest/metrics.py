@@ -9,7 +9,7 @@ from icedb_log.names import INGEST_FEED, INGEST_FLUSH, INGEST_IMPORT, INGEST_LAR
 from icedb_log.units import SECOND_MS
 from icedb_service.metrics import DURATION_BUCKETS_S, SparkWorkerMetrics
 
-BATCH_OUTCOMES: Final = ("committed", "rejected", "duplicate")
+BATCH_OUTCOMES: Final = ("committed", "rejected", "duplicate", "conflict")
 FEED_OUTCOMES: Final = ("taken", "refused")
 INGEST_TASKS: Final = (INGEST_FLUSH, INGEST_SWEEP, INGEST_IMPORT, INGEST_FEED)
 LARGE_TASKS: Final = (INGEST_LARGE_FLUSH,)
@@ -31,12 +31,9 @@ class IngestMetrics(SparkWorkerMetrics):
         make = self.make
         self.batches = make.counter(
             "icedb_ingest_batches_total",
-            "Batches that left staging; rejected: in quarantine with a reason; duplicate: committed before",
+            "Batches that left staging; rejected: in quarantine with a reason; duplicate: committed before; "
+            "conflict: their id stands for other content, in quarantine as entries of their own",
             outcome=BATCH_OUTCOMES,
-        )
-        self.id_conflicts = make.counter(
-            "icedb_ingest_id_conflicts_total",
-            "Staged copies whose id stands for other content; they wait in quarantine, each as an entry of its own",
         )
         self.commits = make.counter("icedb_ingest_commits_total", "Log files committed")
         self.rows = make.counter("icedb_ingest_rows_total", "Rows made live")
@@ -95,7 +92,7 @@ class IngestMetrics(SparkWorkerMetrics):
         self.batches.labels("committed").inc(result.batch_count)
         self.batches.labels("rejected").inc(len(result.rejected))
         self.batches.labels("duplicate").inc(result.duplicate_count - result.conflict_count)
-        self.id_conflicts.inc(result.conflict_count)
+        self.batches.labels("conflict").inc(result.conflict_count)
         self.deferred.inc(result.deferred_count)
         self.bad_rows.inc(result.bad_row_count)
         self.misfits.inc(result.misfit_count)

@@ -47,6 +47,9 @@ turn. It is not worth a delayed message: the sweep looks every few seconds, and 
 COST_SHARE: Final = 20
 """A measure that took so long is not done again before this many times as long: a big log is not read all day."""
 
+NEAR_INTERVAL_MS: Final = 3 * SECOND_MS
+"""How often a table near its bounds is measured at most: each measure lists its log."""
+
 CALM_INTERVAL_MS: Final = 30 * SECOND_MS
 """How often a table far from its bounds is measured, and its merge backlog counted. A flush says how many log
 files there are, but the backlog takes the whole log."""
@@ -181,8 +184,8 @@ class PressureWatch:
 
         Args:
             paths: Keys of the table.
-            max_age_ms: How old the last measure may be; if not given, the setting's interval, and of a table that is
-                far from its bounds :data:`CALM_INTERVAL_MS`.
+            max_age_ms: How old the last measure may be; if not given :data:`NEAR_INTERVAL_MS`, and of a table that
+                is far from its bounds :data:`CALM_INTERVAL_MS`.
         """
         known = self._known(paths.name)
         if known.measured_ms is not None and not self._is_due(known, max_age_ms):
@@ -260,7 +263,7 @@ class PressureWatch:
 
     def _is_due(self, known: _Known, max_age_ms: int | None = None) -> bool:
         age_ms = self._context.clock.monotonic_ms() - (known.measured_ms or 0)
-        interval_ms = CALM_INTERVAL_MS if known.is_calm else self._settings.pressure_interval_ms
+        interval_ms = CALM_INTERVAL_MS if known.is_calm else NEAR_INTERVAL_MS
         longest_ms = interval_ms if max_age_ms is None else max_age_ms
         return age_ms >= max(longest_ms, COST_SHARE * known.cost_ms)
 

@@ -24,25 +24,14 @@ class IngestSettings(SparkServiceSettings, BatchBoundSettings):
     """Longest time between two commits of a table under back-pressure, milliseconds. Longer takes more load off a
     table whose merges or vacuum do not keep up; events become visible that much later."""
 
-    pressure_interval_ms: Annotated[int, Field(ge=0, le=30 * SECOND_MS)] = 3 * SECOND_MS
-    """How often back-pressure of a table that is near its bounds is measured at most, milliseconds; of others every
-    30 s. Shorter reacts sooner; each measure lists the table's log, and on a table with many files it takes its time
-    (never more than a twentieth of it all)."""
-
     flush_max_batches: Annotated[int, Field(ge=1, le=MAX_FLUSH_BATCHES)] = MAX_FLUSH_BATCHES
-    """Most staged batches in one commit. With a commit a second it is also how many a table takes a second; fewer make
-    smaller log files."""
-
-    flush_max_mb: Annotated[int, Field(ge=1)] = 512
-    """Most staged bytes in one commit, MiB; a single larger batch is taken alone."""
+    """Most staged batches in one commit, which takes 512 MiB of them at most. With a commit a second it is also how
+    many a table takes a second; fewer make smaller log files."""
 
     flush_large_mb: Annotated[int, Field(ge=1)] = 64
-    """A batch above this, after decompression, is large, MiB: it is committed alone, by the worker of the queue
-    `ingest-large` where one runs, so that other tables do not wait for it. Lower keeps the others faster; higher puts
-    more batches into one commit."""
-
-    flush_large_rows: Annotated[int, Field(ge=1)] = 1_000_000
-    """A batch of more rows is large, too."""
+    """A batch above this, after decompression, is large, MiB, and so is one of more than 1,000,000 rows: it is
+    committed alone, by the worker of the queue `ingest-large` where one runs, so that other tables do not wait for it.
+    Lower keeps the others faster; higher puts more batches into one commit."""
 
     merge_wake_commits: Annotated[int, Field(ge=1)] = 8
     """After this many commits of a table its merge is woken, without waiting for the sweep; under back-pressure after
@@ -80,7 +69,6 @@ class IngestSettings(SparkServiceSettings, BatchBoundSettings):
     @model_validator(mode="after")
     def _check_bounds(self) -> Self:
         self._require("flush_large_mb", "<=", "batch_max_decoded_mb")
-        self._require("flush_large_rows", "<=", "batch_max_rows")
         whole_batch = " (one task holds a whole batch)"
         self._require("batch_max_decoded_mb", "<=", "task_memory_mb", factor=4, why=whole_batch)
         self._require("flush_interval_ms", "<", "message_expiry_ms")

@@ -47,6 +47,8 @@ from icedb_ingest.settings import IngestSettings
 if TYPE_CHECKING:
     from icedb_engine.jobs.engine import JobEngine
 
+LARGE_ROWS: Final = 1_000_000
+"""A batch of more rows is large, however small its text is."""
 MAX_STAGED_REST_MS: Final = 5 * MINUTE_MS
 """How long a batch waits at most at a table that has rested for long, if its wake-up was lost or never sent."""
 MAX_PRESSURE_AGE_MS: Final = 30 * SECOND_MS
@@ -91,8 +93,8 @@ class IngestTasks:
         self._metrics = metrics
         self._serves_large = serves_large
         self._choice = FlushChoice(
-            FlushLimits(max_batches=settings.flush_max_batches, max_bytes=settings.flush_max_mb * MIB),
-            small=SizeClass("small", settings.flush_large_mb * MIB, settings.flush_large_rows),
+            FlushLimits(max_batches=settings.flush_max_batches),
+            small=SizeClass("small", settings.flush_large_mb * MIB, LARGE_ROWS),
             clock=context.clock,
         )
         self._watch = PressureWatch(context, settings=settings)

@@ -46,10 +46,6 @@ class JanitorMetrics(WorkerMetrics):
             "the outcome of the deletes is not written down",
             step=AUDIT_STEPS,
         )
-        self.id_conflicts = make.counter(
-            "icedb_janitor_id_conflicts_total",
-            "Staged copies that are not certainly what was committed under their id; moved to quarantine, not deleted",
-        )
         self._failing_since_ms: dict[str, int] = {}
         self._make_gauges()
 
@@ -101,7 +97,6 @@ class JanitorMetrics(WorkerMetrics):
         self.deleted.labels("log_file").inc(len(result.deleted_logs))
         self.deleted.labels("data_file").inc(len(result.deleted_data))
         self.deleted.labels("staged_batch").inc(len(result.deleted_copies))
-        self.id_conflicts.inc(result.conflict_count)
         for (kind, reason), count in kinds_of_failures(paths, result.failed).items():
             self.failed.labels(kind, reason).inc(count)
         self._record_failing(paths, has_failed=bool(result.failed), now_ms=now_ms)

@@ -11,7 +11,7 @@ from icedb_log.ingest.pressure import LEVELS
 from icedb_log.serving.status import TableStatus
 from icedb_log.units import GIB, SECOND_MS
 from icedb_proto import snapshot_pb2
-from icedb_service.metrics import OPEN, EndpointMetrics, MetricMaker
+from icedb_service.metrics import OPEN, MetricMaker, ProcessMetrics
 from prometheus_client import CollectorRegistry
 
 _SERVICE: Final = snapshot_pb2.DESCRIPTOR.services_by_name["SnapshotService"]
@@ -37,7 +37,7 @@ DAYS_A_MONTH: Final = 30
 CALL_BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
-class SnapshotMetrics(EndpointMetrics):
+class SnapshotMetrics(ProcessMetrics):
     """Counters of the server itself."""
 
     def __init__(self) -> None:

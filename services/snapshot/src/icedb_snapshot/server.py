@@ -238,11 +238,7 @@ class SnapshotService(EndpointService[SnapshotSettings, SnapshotMetrics]):
     ) -> None:
         super().__init__(warehouse, settings=settings, clock=clock, metrics=metrics)
         wait_ms = settings.read_wait_ms
-        work = BlockingWork(
-            max_jobs=settings.read_threads,
-            max_jobs_per_table=settings.read_table_threads,
-            wait_ms=wait_ms,
-        )
+        work = BlockingWork(max_jobs=settings.read_threads, wait_ms=wait_ms)
         tables = TableCache(
             warehouse,
             clock=clock,
@@ -285,7 +281,6 @@ class SnapshotService(EndpointService[SnapshotSettings, SnapshotMetrics]):
             import_module(f"icedb_log.table.{module}")
 
     async def _show_ready(self, is_ready: bool) -> None:  # noqa: FBT001 - a callback with one meaning
-        await super()._show_ready(is_ready)
         if self._server is not None:
             await self._server.show_health(is_serving=is_ready)
 

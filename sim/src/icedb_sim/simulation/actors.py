@@ -30,7 +30,7 @@ from icedb_log.log.fold import fold
 from icedb_log.log.reader import LogReader
 from icedb_log.log.requests import ChangeRequestId
 from icedb_log.merge.merge import merge_table
-from icedb_log.merge.merge_plan import MergeIndex, MergeLimits, MergeOptions
+from icedb_log.merge.merge_plan import Lane, MergeIndex, MergeLimits, MergeOptions
 from icedb_log.store.table_store import TableStore
 from icedb_log.table.partitions import PartitionFilter, PartitionMatcher
 from icedb_log.table.table_config import PartitionField, TableConfig
@@ -184,7 +184,8 @@ def merge_for_ever(sim: Simulation, actor: Actor) -> None:
     while True:
         dice = rng.random()
         limits = MergeLimits(commit_bytes=rng.choice((1, 1 << 30)))
-        options = MergeOptions(lane="cold" if dice > 0.8 else "hot", full=dice < 0.1, limits=limits)
+        lane: Lane = "cold" if dice > 0.8 else "hot"
+        options = MergeOptions(lane, full=dice < 0.1, limits=limits, cold_after_ms=10 * SECOND_MS)
 
         def run(options: MergeOptions = options) -> object:
             table = sim.open(clock, owner=actor.name, reader=reader)

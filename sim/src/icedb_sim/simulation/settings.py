@@ -166,7 +166,6 @@ def _config(log_grace_ms: int, data_grace_ms: int, orphan_age_ms: int, max_parti
             name=PATHS.name,
             target_file_bytes=1024,
             merge_fan_in=2,
-            cold_after_ms=10 * SECOND_MS,
             evolution="widen",
             on_bad_rows="quarantine_rows",
             max_partitions_per_flush=max_partitions,

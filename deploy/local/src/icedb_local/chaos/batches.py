@@ -98,7 +98,6 @@ class BatchEntry:
         batch_id: Its id; every try has the same.
         sent_ms: When the first try began, monotonic.
         state: What the producer knows.
-        settled_ms: When the state became what it is, monotonic.
         tries: Requests so far.
         last_error: Of the last try that failed.
         crash: What it does to its reader; ``None``: nothing.
@@ -110,7 +109,6 @@ class BatchEntry:
     batch_id: str
     sent_ms: int
     state: State = "sent"
-    settled_ms: int | None = None
     tries: int = 0
     last_error: str = ""
     crash: Crash | None = None
@@ -148,10 +146,10 @@ class BatchLedger:
             entry = self._entries[number]
             self._entries[number] = replace(entry, tries=entry.tries + 1, last_error=error or entry.last_error)
 
-    def record_settled(self, number: int, state: State, *, now_ms: int) -> None:
+    def record_settled(self, number: int, state: State) -> None:
         """Note what became of a batch."""
         with self._lock:
-            self._entries[number] = replace(self._entries[number], state=state, settled_ms=now_ms)
+            self._entries[number] = replace(self._entries[number], state=state)
 
     def entry(self, number: int) -> BatchEntry | None:
         """Return a batch."""

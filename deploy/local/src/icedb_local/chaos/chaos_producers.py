@@ -96,7 +96,7 @@ class ChaosProducer(BackgroundThread):
         try:
             self._deliver(entry)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is a finding
-            self._ledger.record_settled(entry.number, "unknown", now_ms=self._clock.monotonic_ms())
+            self._ledger.record_settled(entry.number, "unknown")
             words = f"batch {entry.number} was refused: {type(error).__name__}: {error}"
             self._checker.note(words, table=table, reader=self.outages.name)
 
@@ -109,13 +109,13 @@ class ChaosProducer(BackgroundThread):
                 self._ledger.record_try(entry.number, error=str(error)[:300])
                 self.outages.record_failure(type(error).__name__)
                 if self._clock.monotonic_ms() - entry.sent_ms > self._retry_ms:
-                    self._ledger.record_settled(entry.number, "unknown", now_ms=self._clock.monotonic_ms())
+                    self._ledger.record_settled(entry.number, "unknown")
                     return
                 self._clock.sleep_ms(int(RETRY_PAUSE_S * 1000))
             else:
                 now_ms = self._clock.monotonic_ms()
                 self._ledger.record_try(entry.number)
-                self._ledger.record_settled(entry.number, "acknowledged", now_ms=now_ms)
+                self._ledger.record_settled(entry.number, "acknowledged")
                 self.outages.record_success(now_ms=now_ms)
                 return
 

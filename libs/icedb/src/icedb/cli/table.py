@@ -340,10 +340,9 @@ def _print_config(config: TableConfig, *, prefix: str) -> None:
 
 
 def _describe_retention(config: TableConfig) -> str:
-    if config.retention_ms is None:
+    if config.retention_ms is None or config.age_field is None:
         return "for ever"
-    field = config.retention_field or "the first time partition"
-    return f"{format_span(config.retention_ms)} after the end of a partition, by {field}"
+    return f"{format_span(config.retention_ms)} after the end of a partition, by {config.age_field.name}"
 
 
 def _partitions(table: TableConfig | TableInfo) -> str:

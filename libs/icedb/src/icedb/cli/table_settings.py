@@ -40,7 +40,7 @@ HIDDEN_FIELDS: Final = frozenset(
         "undropped",
         "dropped",
     }  # not a setting, or named so
-    | {"cold_after_ms", "row_group_rows", "max_files_per_group", "seal_age_ms"}  # nobody has had to set them
+    | {"row_group_rows", "seal_age_ms"}  # nobody has had to set them
 )
 CREATE_FIELDS: Final = tuple(name for name in TableConfig.model_fields if name not in HIDDEN_FIELDS)
 ALTER_FIELDS: Final = tuple(
@@ -57,7 +57,6 @@ _FLAGS: Final[Mapping[str, tuple[str, str]]] = {
     "promoted": ("--promote", "PATH"),
     "view_of": ("--from", "TABLE"),
     "view_query": ("--query", "SQL"),
-    "retention_field": ("--retention-field", "FIELD"),
 }
 """Options and what they take, where the field's name and type do not give them."""
 

@@ -21,12 +21,13 @@ from typing import Final, Self
 from icedb_log.errors import NotFound, Unavailable
 from icedb_log.jobs import MergedGroup, MergeGroup, MergeJob
 from icedb_log.merge.content_check import compare_contents
+from icedb_log.merge.merge_policy import MAX_FILES
 from icedb_log.model import FileMarker
 from icedb_log.parquet.footer import TAIL_BYTES, Footer, read_origin
 from icedb_log.parquet.schema import DamagedFile
 from icedb_log.store.object_store import ObjectInfo, ObjectStore, limit_reads
 
-from icedb_engine.limits import EngineLimits
+from icedb_engine.limits import TRANSFER_COUNT, EngineLimits
 from icedb_engine.reading.data_files import cut_footer, read_end
 from icedb_engine.work import MergeRange, MergeUnit
 from icedb_engine.writing.key_ranges import KeyRange, cut_order, encode_key
@@ -66,7 +67,7 @@ class RangedMerge:
         markers = sorted((marker for group in groups for marker in group.inputs), key=lambda marker: marker.path)
         whole = MergeGroup(groups[0].partition, tuple(markers))
         columns = {**job.schema, **config.find_hidden(job.schema)}
-        with ThreadPoolExecutor(limit_reads(store, engine.transfer_count), thread_name_prefix="icedb-footers") as pool:
+        with ThreadPoolExecutor(limit_reads(store, TRANSFER_COUNT), thread_name_prefix="icedb-footers") as pool:
             found = list(pool.map(lambda marker: _read_source(store, marker, columns), markers))
         sources = [each[0] for each in found if each is not None]
         if len(sources) < len(found):
@@ -125,7 +126,7 @@ def are_worth_a_cut(job: MergeJob, groups: Sequence[MergeGroup]) -> bool:
     lacks_promoted = any(marker.promoted_count < config.count_promoted() for marker in markers)  # S4: each by itself
     is_large = sum(group.size_bytes for group in groups) >= config.target_file_bytes
     is_sorted = bool(config.sort) and not lacks_promoted
-    return len(groups) > 1 and is_sorted and is_large and len(markers) <= config.max_files_per_group
+    return len(groups) > 1 and is_sorted and is_large and len(markers) <= MAX_FILES
 
 
 def _read_source(

@@ -43,6 +43,7 @@ from icedb_log.units import MIB
 
 from icedb_engine.arrow_types import align, encode_texts, make_schema, name_arrow_type
 from icedb_engine.engine import CapturedRows
+from icedb_engine.limits import TRANSFER_COUNT
 from icedb_engine.reading.filling import Filler
 from icedb_engine.reading.sort import count_plain_bytes, sort_rows
 from icedb_engine.sql import quote_name, quote_text, sort_sql
@@ -295,7 +296,7 @@ class DataFiles:
                 return InputFile.open(marker, file)
 
         inputs = enumerate(self._unit.group.inputs)
-        is_alone = limit_reads(store, self._unit.engine.transfer_count) == 1
+        is_alone = limit_reads(store, TRANSFER_COUNT) == 1
         if is_alone and (in_memory or few_rows):  # to hand over each costs more
             self.files = list(map(fetch, inputs))
             return
@@ -312,7 +313,7 @@ class DataFiles:
         return InputFile.open(marker, None, end=end)
 
     def _downloads(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(self._unit.engine.transfer_count, thread_name_prefix="icedb-download")
+        return ThreadPoolExecutor(TRANSFER_COUNT, thread_name_prefix="icedb-download")
 
     @contextmanager
     def _explaining(self, marker: FileMarker) -> Iterator[None]:
@@ -465,7 +466,7 @@ class DataFiles:
         self, each: InputFile, ranges: Sequence[tuple[int, int]], pool: ThreadPoolExecutor
     ) -> Iterator[Iterator[bytes]]:
         """Begin to read some ranges, unless the store is best read by one thread; return the pieces of each."""
-        if limit_reads(self._store, self._unit.engine.transfer_count) == 1:  # to hand over each costs more
+        if limit_reads(self._store, TRANSFER_COUNT) == 1:  # to hand over each costs more
             return (self._read_pieces(each, [told]) for told in ranges)
         cut = [list(cut_range(start, end)) for start, end in ranges]
         todo = chain.from_iterable(cut)

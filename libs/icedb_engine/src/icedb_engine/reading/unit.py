@@ -29,7 +29,7 @@ from icedb_log.units import KIB, MIB
 
 from icedb_engine.engine import open_engine, open_scratch
 from icedb_engine.errors import BatchRejected, BatchTooLarge
-from icedb_engine.limits import FlushUnitLimits
+from icedb_engine.limits import TRANSFER_COUNT, FlushUnitLimits
 from icedb_engine.reading.batches import Batch, check_row_count, decompress, read_lines
 from icedb_engine.reading.check import UnitChecks
 from icedb_engine.reading.frame import EventFrame
@@ -268,7 +268,7 @@ class UnitRows:
         small_count = limit_reads(store, SMALL_FETCHES)
         waiting = deque(_cut_runs(unit, at_once=small_count))
         coming: deque[tuple[_FetchRun, Future[list[Batch | Exception]]]] = deque()
-        thread_count = max(unit.engine.transfer_count, small_count)
+        thread_count = max(TRANSFER_COUNT, small_count)
         if len(waiting) == 1:  # one needs no pool
             run = waiting.popleft()
             self._take_run(run, _fetch_run(bodies, run, unit), batches)
@@ -277,7 +277,7 @@ class UnitRows:
             while (waiting or coming) and decoded_bytes < unit.limits.unit_decoded_bytes:
                 while waiting:
                     expected_bytes = sum(run.expected_bytes for run, _ in coming) + waiting[0].expected_bytes
-                    room = small_count if waiting[0].is_small else unit.engine.transfer_count
+                    room = small_count if waiting[0].is_small else TRANSFER_COUNT
                     if coming and (expected_bytes > FETCHED_BYTES or len(coming) >= room):
                         break
                     run = waiting.popleft()

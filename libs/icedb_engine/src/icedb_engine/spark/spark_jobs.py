@@ -95,7 +95,7 @@ def spark_errors(what: str) -> Iterator[None]:
         raise kind(f"Spark lost {what}: {summarize(error)}") from error
 
 
-def warm_up(spark: SparkSession, *, task_count: int = 2) -> None:
+def warm_up(spark: SparkSession) -> None:
     """Start Spark's Python workers and load the engine in them, so that the first real job does not pay for it.
 
     Raises:
@@ -111,7 +111,7 @@ def warm_up(spark: SparkSession, *, task_count: int = 2) -> None:
     what = "its first job (tasks need the Python and the packages of this process, see docs/spark.md)"
     rules = WatchRules(job_limit_ms=WARM_UP_LIMIT_MS)
     with spark_errors(what), JobWatch(spark, "the first Spark job, which waits for free cores", rules=rules):
-        spark.range(0, task_count, 1, task_count).mapInArrow(load, schema="id BIGINT").collect()
+        spark.range(0, 2, 1, 2).mapInArrow(load, schema="id BIGINT").collect()
 
 
 def summarize(error: BaseException) -> str:

@@ -35,7 +35,7 @@ from icedb_log.units import MIB
 
 from icedb_engine.arrow_types import align, fit, make_schema, number_columns
 from icedb_engine.engine import CapturedRows, open_engine, open_scratch
-from icedb_engine.limits import EngineLimits
+from icedb_engine.limits import TRANSFER_COUNT, EngineLimits
 from icedb_engine.reading.data_files import SMALL_FILE_BYTES, DataFiles
 from icedb_engine.reading.filling import Filler
 from icedb_engine.reading.promoted import MISFITS, Promoted
@@ -92,7 +92,7 @@ def merge_unit(unit: MergeUnit, store: ObjectStore, *, clock: Clock) -> MergedGr
         raise Unavailable(
             f"table {unit.paths.name}: merging {unit.group.partition or 'the table'} needs {size_bytes} "
             f"bytes of scratch for its inputs; {unit.engine.scratch_bytes} are allowed: allow more, or lower "
-            "max_files_per_group"
+            "target_file_mb"
         )
     with open_scratch(unit.engine) as scratch:
         return _merge(unit, store, clock, scratch)
@@ -197,7 +197,7 @@ def _rewrite(
     runs = plan_runs(pieces, row_group_rows=row_group_rows)
     with (
         filler,
-        ThreadPoolExecutor(unit.engine.transfer_count, thread_name_prefix="icedb-copy") as pool,
+        ThreadPoolExecutor(TRANSFER_COUNT, thread_name_prefix="icedb-copy") as pool,
         closing(_write_runs(inputs, runs, filler, pool, kept=kept)) as parts,
     ):
         outputs = writer.write_partition(parts, contents_of=unit.schema if kept is None else None)

@@ -25,6 +25,7 @@ from icedb_log.units import MIB
 
 from icedb_engine.arrow_types import find_arrow_type, fit
 from icedb_engine.engine import open_engine, open_scratch
+from icedb_engine.limits import TRANSFER_COUNT
 from icedb_engine.reading.column_ranges import fetch_columns
 from icedb_engine.reading.data_files import describe_columns, is_read_as, require_path_values, scan_files
 from icedb_engine.sql import quote_name
@@ -78,7 +79,7 @@ def read_files(unit: ReadUnit, store: ObjectStore) -> Generator[pa.RecordBatch, 
         for start in range(0, len(unit.files), _FILES_AT_ONCE):
             files = unit.files[start : start + _FILES_AT_ONCE]
             paths = [scratch / f"{number}.parquet" for number in range(len(files))]
-            with ThreadPoolExecutor(unit.engine.transfer_count, thread_name_prefix="icedb-download") as pool:
+            with ThreadPoolExecutor(TRANSFER_COUNT, thread_name_prefix="icedb-download") as pool:
                 row_counts = list(pool.map(partial(_fetch, unit, store), files, paths))
             for place, (file, path, row_count) in enumerate(zip(files, paths, row_counts, strict=True), start):
                 yield from _FileReader(unit, file, path, engine, row_count=row_count).read(place)

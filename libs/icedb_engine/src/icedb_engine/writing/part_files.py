@@ -39,6 +39,7 @@ from icedb_log.table.column_bounds import encode_bounds
 from icedb_log.table.file_domains import EXACT_DOUBLE_MAX
 
 from icedb_engine.arrow_types import make_schema
+from icedb_engine.limits import TRANSFER_COUNT
 from icedb_engine.work import Unit
 from icedb_engine.writing.encodings import encode_rows
 from icedb_engine.writing.parquet_join import MAGIC, MAX_GROUPS, FooterJoiner, SourceChunk, parse_file
@@ -478,7 +479,7 @@ class PartFileWriter:
         self._limits = layout.unit.engine
         self._split_bytes = SPLIT_FACTOR * layout.unit.config.target_file_bytes
         self._encoders = ThreadPoolExecutor(self._limits.thread_count, thread_name_prefix="icedb-encode")
-        self._uploads = ThreadPoolExecutor(self._limits.transfer_count, thread_name_prefix="icedb-upload")
+        self._uploads = ThreadPoolExecutor(TRANSFER_COUNT, thread_name_prefix="icedb-upload")
         self._encoding: deque[Future[None]] = deque()
         self._closing: deque[Future[Future[FileMarker]]] = deque()
         self._markers: list[FileMarker] = []
@@ -615,7 +616,7 @@ class PartFileWriter:
         self._encoding.append(last_group)
         self._closing.append(self._encoders.submit(close))
         self._hold_back()
-        self._settle(2 * self._limits.transfer_count)
+        self._settle(2 * TRANSFER_COUNT)
 
     def _settle(self, waiting_count: int) -> None:
         """Wait for the oldest uploads until at most ``waiting_count`` are left."""

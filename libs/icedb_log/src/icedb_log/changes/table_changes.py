@@ -40,18 +40,15 @@ from icedb_log.units import MINUTE_MS
 FREE_FIELDS: Final = frozenset(
     {
         "audit_retention_ms",
-        "cold_after_ms",
         "evolution",
         "iceberg",
         "iceberg_bounds",
         "key_memory",
-        "max_files_per_group",
         "max_partitions_per_flush",
         "merge_fan_in",
         "merge_query",
         "on_bad_rows",
         "quarantine_retention_ms",
-        "retention_field",
         "retention_ms",
         "row_group_rows",
         "target_file_bytes",

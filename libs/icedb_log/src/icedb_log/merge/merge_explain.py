@@ -11,7 +11,7 @@ from typing import Final, Literal
 from icedb_log.jobs import MergeGroup
 from icedb_log.log.live_files import LiveFiles
 from icedb_log.merge.log_folding import log_fan_in, log_tier_of
-from icedb_log.merge.merge_plan import LANES, Lane, MergeIndex, MergeOptions, plan_merge
+from icedb_log.merge.merge_plan import COLD_AFTER_MS, LANES, Lane, MergeIndex, MergeOptions, plan_merge
 from icedb_log.merge.merge_policy import MIN_FILES, by_tier, is_mature, plan_settling, tier_of
 from icedb_log.model import ListedLogFile, LogView
 from icedb_log.table.table_config import TableConfig
@@ -22,7 +22,7 @@ When = Literal["now", "next_run"]
 Reason = Literal["merge", "mature", "one_file", "fan_in", "cold", "settled"]
 """Why a partition is as it is. ``merge``: something is to be merged; ``mature``: all files have the target size;
 ``one_file``: one smaller file; ``fan_in``: fewer files than the fan-in in each tier, and nothing to gain when it rests;
-``cold``: the same, but merged further when it has got no file for ``cold_after_ms``; ``settled``: it rests, and a merge
+``cold``: the same, but merged further when it has got no file for an hour; ``settled``: it rests, and a merge
 would rewrite a large file for little."""
 
 _WHY: Final[Mapping[Reason, str]] = {
@@ -179,7 +179,7 @@ def _explain_partition(
     partition: str, files: LiveFiles, groups: tuple[ExplainedGroup, ...], index: MergeIndex
 ) -> ExplainedPartition:
     config, sizes = index.config, files.sizes()
-    is_cold = files.newest_ms + config.cold_after_ms <= index.now_ms
+    is_cold = files.newest_ms + COLD_AFTER_MS <= index.now_ms
     return ExplainedPartition(
         partition=partition,
         is_cold=is_cold,

@@ -4,8 +4,8 @@ Puts together what others decide: :mod:`icedb_log.merge.merge_policy` the groups
 :mod:`icedb_log.merge.log_folding` which log files are folded beside them, and this module the lanes and their bounds.
 
 * The **hot** lane runs often. All partitions, those with the newest data first; the smallest tier of a partition first.
-* The **cold** lane runs rarely. Partitions that got no data file for ``cold_after_ms`` by the store's clock, those
-  that have waited longest first; each is merged as far as it is worth it.
+* The **cold** lane runs rarely. Partitions that got no data file for an hour by the store's clock, those that have
+  waited longest first; each is merged as far as it is worth it.
 
 Before both come data files that have to be written anew, those of the newest partitions first, whatever their size,
 alone if need be: those that lack promoted columns, which readers see when no file lacks them any more (S4), and those
@@ -30,7 +30,7 @@ from icedb_log.merge.log_folding import listing_twice, log_fan_in, plan_fold
 from icedb_log.merge.merge_policy import Places, cut_places, fewest_files, plan_full, plan_settling, plan_tiers
 from icedb_log.model import FileMarker, LogView
 from icedb_log.table.table_config import TableConfig
-from icedb_log.units import MIB, MINUTE_MS
+from icedb_log.units import HOUR_MS, MIB, MINUTE_MS
 
 Lane = Literal["hot", "cold"]
 LANES: Final[tuple[Lane, ...]] = get_args(Lane)
@@ -62,6 +62,9 @@ WORTH_BYTES: Final = 64 * MIB
 ALONE_BYTES: Final = 4 * MIB
 """A data file of so many bytes that only lacks promoted columns is written anew alone: all but its text is copied."""
 
+COLD_AFTER_MS: Final = HOUR_MS
+"""A partition that got no data file for so long is merged rarely, and then as far as possible."""
+
 QUIET_MS: Final = MINUTE_MS
 """A table to which nothing was committed for so long has no log files to come that a merge could wait for."""
 
@@ -75,11 +78,13 @@ class MergeOptions:
         full: Merge everything below the target size, whatever the lane, its tier and what it costs; log files that list
             a data file twice become one that does not.
         limits: Bounds of the run; those of the lane if not given.
+        cold_after_ms: Age of its newest data file from which a partition is one of the cold lane.
     """
 
     lane: Lane = "hot"
     full: bool = False
     limits: MergeLimits | None = None
+    cold_after_ms: int = COLD_AFTER_MS
 
 
 NEXT_RUN: Final = MergeOptions()
@@ -248,7 +253,7 @@ class MergeIndex:
     def _candidates(self, options: MergeOptions) -> list[_Candidate]:
         if options.lane == "hot" and not options.full:
             return list(self._due.values())
-        older_than_ms = None if options.full else self.now_ms - self.config.cold_after_ms
+        older_than_ms = None if options.full else self.now_ms - options.cold_after_ms
         found = (
             self._candidate(folder, files, plan_full if options.full else plan_settling)
             for folder, files in self.log.folders()

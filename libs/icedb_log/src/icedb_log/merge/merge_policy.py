@@ -13,7 +13,7 @@ Files of at least the target size are *mature*: nothing touches them. The others
 The files of a partition are told by their sizes alone, in the order of their paths, and groups by where their files
 stand in it, ascending: of a million small files no more than that is looked at.
 
-Groups never exceed the target size, nor ``max_files_per_group``, and have at least two files, but for those of
+Groups never exceed the target size, nor :data:`MAX_FILES`, and have at least two files, but for those of
 :func:`pack` and :func:`cut_places`, for files that are to be written anew.
 """
 
@@ -39,6 +39,8 @@ MIN_GROWTH: Final = 1.5
 the output is so much larger than its largest input: nothing is rewritten again and again for a few bytes."""
 
 MIN_FILES: Final = 2
+MAX_FILES: Final = 512
+"""Of one group: a task opens each of them."""
 _path_of: Final = attrgetter("path")
 
 Places = Sequence[int]
@@ -107,7 +109,7 @@ def plan_full(sizes: Sequence[int], config: TableConfig) -> list[Places]:
     """Group everything below the target size.
 
     A partition that is below the target size altogether ends as one file, after a second merge if it has more than
-    ``max_files_per_group`` files, or few late rows: so a ``merge_query`` that combines rows has seen all of them
+    :data:`MAX_FILES` files, or few late rows: so a ``merge_query`` that combines rows has seen all of them
     together.
     """
     return [group for group in cut_places(_small_first(sizes, config), sizes, config) if len(group) >= MIN_FILES]
@@ -135,7 +137,7 @@ def _cuts(sizes: Sequence[int], config: TableConfig) -> Iterator[slice]:
     begin = 0
     while begin < len(sizes):
         fitting = bisect_right(ends, ends[begin] + config.target_file_bytes, lo=begin + 1) - 1
-        end = min(max(fitting, begin + 1), begin + config.max_files_per_group)
+        end = min(max(fitting, begin + 1), begin + MAX_FILES)
         yield slice(begin, end)
         begin = end
 

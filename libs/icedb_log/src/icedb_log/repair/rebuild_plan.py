@@ -101,7 +101,6 @@ class RebuildPlan:
 
     Attributes:
         table: Name of the table.
-        made_ms: The store's clock when the log was read.
         damage: What is certainly wrong with the log; empty: nothing.
         damaged: Log files that cannot be read.
         whole_log_files: The others.
@@ -122,7 +121,6 @@ class RebuildPlan:
     """
 
     table: str
-    made_ms: int
     damage: tuple[str, ...]
     damaged: tuple[DamagedEntry, ...]
     whole_log_files: int
@@ -216,7 +214,6 @@ class _Findings:
         text = "\0".join("\n".join(sorted(keys)) for keys in changed)
         return RebuildPlan(
             table=evidence.paths.name,
-            made_ms=evidence.view.store_now_ms,
             damage=damage,
             damaged=tuple(DamagedEntry(f.key, f.etag, f.size_bytes, f.problem) for f in evidence.damaged),
             whole_log_files=len(evidence.view.files),

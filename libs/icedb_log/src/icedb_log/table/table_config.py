@@ -103,6 +103,7 @@ WidthTransform = Literal["bucket", "truncate"]
 Transform = Literal["identity", TimeTransform, WidthTransform]
 TRANSFORMS: Final[tuple[str, ...]] = get_args(Transform)
 TIME_TRANSFORMS: Final[tuple[str, ...]] = get_args(TimeTransform)
+"""The finest last."""
 WIDTH_TRANSFORMS: Final[tuple[str, ...]] = get_args(WidthTransform)
 
 SQL_TYPES: Final = ("BIGINT", "BOOLEAN", "DATE", "DOUBLE", "TIMESTAMP", "VARCHAR")
@@ -270,16 +271,11 @@ class TableConfig(_Model):
     """Of a view. on: it begins with the rows that its source has when it is created (V3)."""
     retention_ms: Annotated[int, Field(ge=HOUR_MS)] | None = None
     """How long a time partition is kept after its end, e.g. 90d; ``None``: for ever. Rows beyond it are removed."""
-    retention_field: str | None = None
-    """The time partition that the retention goes by; the first by default."""
-    cold_after_ms: Annotated[int, Field(ge=SECOND_MS)] = HOUR_MS
-    """A partition that got no data file for so long is cold: it is merged rarely, and then as far as possible."""
     target_file_bytes: Annotated[int, Field(ge=1024)] = 128 * MIB
     """Data files of at least this size are mature: a merge leaves them alone."""
     row_group_rows: Annotated[int, Field(ge=2048)] = 524_288
     merge_fan_in: Annotated[int, Field(ge=2, le=1000)] = 8
     """Files of one size tier that are merged at once, from 2; higher rewrites less and leaves more files."""
-    max_files_per_group: Annotated[int, Field(ge=2, le=10_000)] = 512
     max_partitions_per_flush: Annotated[int, Field(ge=1, le=10_000)] = 1000
     """Partitions of one commit; batches beyond it go into the next one. A batch is never cut: one that has more
     partitions is committed alone."""
@@ -452,13 +448,7 @@ class TableConfig(_Model):
 
     @model_validator(mode="after")
     def _check_retention(self) -> Self:
-        fields = [field.name for field in self.partition if field.transform in TIME_TRANSFORMS]
-        if self.retention_field is not None and self.retention_field not in fields:
-            raise ValueError(
-                f"retention_field {self.retention_field[:80]!r} is no time partition ({', '.join(TIME_TRANSFORMS)}) of "
-                f"this table; it has {', '.join(fields) or 'none'}"
-            )
-        if self.retention_ms is not None and not fields:
+        if self.retention_ms is not None and self.age_field is None:
             raise ValueError("retention_ms needs a time partition, e.g. d=day(ts)")
         return self
 
@@ -531,10 +521,10 @@ class TableConfig(_Model):
 
     @property
     def age_field(self) -> PartitionField | None:
-        """The time partition field that the age of rows is told by; ``None``: the table has none."""
+        """The finest time partition field of the first time; ``None``: the table has none. By it rows expire."""
         fields = [field for field in self.partition if field.transform in TIME_TRANSFORMS]
-        named = [field for field in fields if field.name == self.retention_field]
-        return next(iter(named or fields), None)
+        of_first = (field for field in fields if field.column == fields[0].column)
+        return max(of_first, key=lambda field: TIME_TRANSFORMS.index(field.transform), default=None)
 
     @property
     def has_backfill(self) -> bool:

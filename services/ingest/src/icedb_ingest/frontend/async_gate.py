@@ -42,6 +42,8 @@ def make_budget(*, max_bytes: int, wait_ms: int, on_change: Callable[[int], obje
 
 T = TypeVar("T")
 CLOSE_LIMIT_S: Final = 5
+MEMORY_WAIT_MS: Final = 2 * SECOND_MS
+"""How long a batch waits for room before it is refused."""
 
 
 class AsyncGate:
@@ -61,7 +63,7 @@ class AsyncGate:
         self.clock = clock
         self.budget = make_budget(
             max_bytes=settings.frontend_memory_mb * MIB,
-            wait_ms=settings.frontend_memory_wait_ms,
+            wait_ms=MEMORY_WAIT_MS,
             on_change=metrics.held_bytes.set,
         )
         self.is_draining = asyncio.Event()

@@ -26,6 +26,8 @@ from icedb_ingest.frontend.async_gate import AsyncGate
 from icedb_ingest.frontend.settings import FrontendSettings
 from icedb_ingest.frontend.staging_gate import Offer
 
+STREAM_IN_FLIGHT: Final = 8
+"""Batches of one stream that are staged side by side; then it is not read until the first of them is durable."""
 CONTAINERS: Final[dict[int, DataFormat]] = {
     ingest_pb2.Format.Value(f"FORMAT_{name.upper()}"): name for name in DATA_FORMATS
 }
@@ -122,7 +124,7 @@ class _StreamFlow:
         self._endpoint = endpoint
         self._requests = requests
         self._gate = gate
-        self._places = asyncio.Semaphore(gate.settings.frontend_stream_in_flight)
+        self._places = asyncio.Semaphore(STREAM_IN_FLIGHT)
         self._running: asyncio.Queue[asyncio.Task[ingest_pb2.AppendResponse] | None] = asyncio.Queue()
         self._tasks: set[asyncio.Task[Any]] = set()
 

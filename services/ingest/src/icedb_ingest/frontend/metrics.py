@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 from icedb_log.clock import Clock
 from icedb_log.units import SECOND_MS
-from icedb_service.metrics import WAKE_OUTCOMES, EndpointMetrics
+from icedb_service.metrics import WAKE_OUTCOMES, ProcessMetrics
 
 from icedb_ingest.frontend.errors import MEANINGS, meaning_of
 
@@ -19,7 +19,7 @@ WAIT_BUCKETS_S: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.25, 0.5, 
 ACK_BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 
-class FrontendMetrics(EndpointMetrics):
+class FrontendMetrics(ProcessMetrics):
     """Counters of offered batches and their outcomes."""
 
     def __init__(self) -> None:

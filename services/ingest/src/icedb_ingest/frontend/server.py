@@ -107,7 +107,6 @@ class Frontend(EndpointService[FrontendSettings, FrontendMetrics]):
             self._on_copy(size_bytes)
 
     async def _show_ready(self, is_ready: bool) -> None:  # noqa: FBT001 - a callback with one meaning
-        await super()._show_ready(is_ready)
         if self._grpc_server is not None:
             await self._grpc_server.show_health(is_serving=is_ready)
 

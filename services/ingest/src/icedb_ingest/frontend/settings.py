@@ -45,15 +45,8 @@ class FrontendSettings(HttpServiceSettings, BatchBoundSettings):
     counts with its content, hence at least twice the largest batch. A gRPC message counts once it is read, so each
     running call may hold one more."""
 
-    frontend_memory_wait_ms: Annotated[int, Field(ge=0)] = 2 * SECOND_MS
-    """How long a batch waits for room before it is refused, milliseconds."""
-
     frontend_max_calls: Annotated[int, Field(ge=1, le=100_000)] = 256
     """gRPC calls and streams at once; those above it are refused (RESOURCE_EXHAUSTED)."""
-
-    frontend_stream_in_flight: Annotated[int, Field(ge=1, le=1000)] = 8
-    """Batches of one gRPC stream that are staged side by side; then the stream is not read until the first is
-    durable. More hides the store's latency, and holds more memory."""
 
     frontend_store_threads: Annotated[int, Field(ge=1, le=256)] = 16
     """Requests to the store at once. Durable batches per second are about this, divided by the latency of a PUT."""

@@ -36,7 +36,7 @@ CHANGEABLE: Final = (FREE_FIELDS | RISING_FIELDS | {"times"}) - {"merge_query"}
 """Settings that PATCH takes."""
 SETTABLE: Final = CHANGEABLE | {"log_grace_ms"}
 """Settings that PUT takes."""
-REMOVING: Final = frozenset({"retention_ms", "retention_field", "quarantine_retention_ms"})
+REMOVING: Final = frozenset({"retention_ms", "quarantine_retention_ms"})
 """Settings by which rows are removed later."""
 _OWN_PLACES: Final = frozenset({"format_version", "name", "partition", "sort", "declared", "undropped", "dropped"})
 
