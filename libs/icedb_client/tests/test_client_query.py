@@ -305,7 +305,9 @@ def test_a_query_is_explained_and_runs_where_its_files_are_alone(client, commit,
     """To bind `EXPLAIN ANALYZE` is to run it: what names the tables is asked with the query that is explained."""
     bound = []
     look = duck._first_unknown_table
-    monkeypatch.setattr(duck, "_first_unknown_table", lambda con, sql, **at: bound.append(sql) or look(con, sql, **at))
+    monkeypatch.setattr(
+        duck, "_first_unknown_table", lambda con, sql, *given, **at: bound.append(sql) or look(con, sql, *given, **at)
+    )
     commit("events", "select 'a' as event", "d=2026-01-02")
     ((_, plan),) = rows(client, sql)
     assert plan.strip()

@@ -34,7 +34,7 @@ def test_each_commit_is_told_by_what_it_did_the_newest_first(table):
     assert [each.what for each in (first, third, other)] == ["append"] * 3
     assert (counts(first.added), counts(third.added), counts(other.added)) == ((1, 2), (1, 1), (1, 1))
     assert (first.batch_count, first.removed, first.log_file_count) == (1, Volume(), 0)
-    assert (refused.what, counts(refused.added)) == ("refusal", (0, 0))
+    assert (refused.what, refused.refused_count, counts(refused.added)) == ("refusal", 1, (0, 0))
     assert (merged.what, counts(merged.added), counts(merged.removed)) == ("merge", (1, 3), (2, 3))
     assert merged.log_file_count >= 2
     assert (deleted.what, counts(deleted.added), counts(deleted.removed)) == ("delete", (0, 0), (1, 1))

@@ -13,7 +13,7 @@ import duckdb
 import pytest
 from icedb import connect
 from icedb_console import query_process
-from icedb_console.queries import Queries, QueryRows, QueryTooLarge, QueryTooSlow, _environment
+from icedb_console.queries import Queries, QueryRows, QueryTooLarge, QueryTooSlow, Statement, _environment
 from icedb_console.query_process import MAX_ANSWER_BYTES
 from icedb_console.settings import ConsoleSettings
 from icedb_console.views import chart_result
@@ -95,7 +95,7 @@ def test_bars_that_cannot_be_told_apart_by_kind_have_both_words_under_them(rows,
 
 
 async def download(rig, sql, file_format, tables=("t",)):
-    return await rig.parts.queries.download("somebody", sql, tables=tables, file_format=file_format)
+    return await rig.parts.queries.download("somebody", Statement(sql=sql), tables=tables, file_format=file_format)
 
 
 def test_a_result_is_downloaded_whole_as_csv_and_parquet(lake, tmp_path):
@@ -154,7 +154,7 @@ def test_the_box_has_tables_and_columns_to_pick_and_an_address_to_share(lake):
 
 
 async def ask(rig, sql, tables=("t",)):
-    return await rig.parts.queries.run("somebody", sql, tables=tables)
+    return await rig.parts.queries.run("somebody", Statement(sql=sql), tables=tables)
 
 
 @pytest.mark.parametrize(
@@ -292,17 +292,17 @@ class Counting:
 def test_so_many_run_at_once_and_so_many_of_one():
     async def work():
         queries = Standing(console_max_queries=3)
-        running = [asyncio.create_task(queries.run("one", "select 1", tables=())) for _ in range(2)]
+        running = [asyncio.create_task(queries.run("one", Statement(sql="select 1"), tables=())) for _ in range(2)]
         await asyncio.sleep(0)
         with pytest.raises(Overloaded, match="2 of yours"):
-            await queries.run("one", "select 1", tables=())
-        running.append(asyncio.create_task(queries.run("two", "select 1", tables=())))
+            await queries.run("one", Statement(sql="select 1"), tables=())
+        running.append(asyncio.create_task(queries.run("two", Statement(sql="select 1"), tables=())))
         await asyncio.sleep(0)
         with pytest.raises(Overloaded, match="3 queries"):
-            await queries.run("three", "select 1", tables=())
+            await queries.run("three", Statement(sql="select 1"), tables=())
         running[0].cancel()
         await asyncio.wait(running[:1])
-        running.append(asyncio.create_task(queries.run("three", "select 1", tables=())))
+        running.append(asyncio.create_task(queries.run("three", Statement(sql="select 1"), tables=())))
         await asyncio.sleep(0)
         queries.let_go.set()
         await asyncio.gather(*running[1:])
@@ -345,7 +345,8 @@ def test_what_the_store_needs_is_forgotten_before_the_statement_runs(monkeypatch
     store = {"ICEDB_STORE": str(folder), "AWS_SECRET_ACCESS_KEY": "hush"}
     for name, value in store.items():
         monkeypatch.setenv(name, value)
-    request = {"do": "query", "sql": "from events", "tables": ["events"], "store": store, "limit_ms": 1000}
+    asked = Statement(sql="from events").model_dump()
+    request = {"do": "query", **asked, "tables": ["events"], "store": store, "limit_ms": 1000}
     answer = query_process._answer({**request, "memory_bytes": 2**28, "thread_count": 1, "max_rows": 1})
     assert answer == {"error": "refused", "message": "not now"}
     assert not store.keys() & seen.keys()
@@ -355,7 +356,8 @@ def test_a_bucket_is_read_by_urls_that_end_soon(monkeypatch):
     asked = []
     answerer = SimpleNamespace(snapshot=lambda request: asked.append(request.presign_ms) or 1 / 0)
     client = SimpleNamespace(answerer=answerer, settings=SimpleNamespace(store="s3://bucket/wh"))
-    request = {"sql": "from events", "tables": ["events"], "limit_ms": 30_000, "store": {}}
+    statement = Statement(sql="from events").model_dump()
+    request = {**statement, "tables": ["events"], "limit_ms": 30_000, "store": {}}
     with pytest.raises(ZeroDivisionError):
         query_process._query(client, request)
     assert asked == [90_000]

@@ -37,6 +37,7 @@ class CommitInfo:
         added: Data files that it made; ``None``: the log does not tell any more.
         removed: Data files that it replaced or removed, as far as the log still names them.
         batch_count: Batches that became live by it.
+        refused_count: Batches that it refused.
         log_file_count: Log files that it replaced, as far as it still names them.
     """
 
@@ -46,6 +47,7 @@ class CommitInfo:
     added: Volume | None
     removed: Volume
     batch_count: int
+    refused_count: int
     log_file_count: int
 
 
@@ -89,6 +91,7 @@ def describe_commit(file: ListedLogFile) -> CommitInfo:
         added=None if added is None else _measure(markers, added),
         removed=_measure(markers, removed),
         batch_count=len(log.batch_ids),
+        refused_count=len(log.refused_ids),
         log_file_count=len(replaced),
     )
 
