@@ -65,8 +65,12 @@ up: install ## keep a local stack running and print how to use it; STORE=s3, POR
 	@$(BIN)/python -m icedb_local.up --store $(STORE) --run-dir '$(DATA)' $(PORT:%=--port %)
 
 test: install node ## everything that CI checks; JOBS=2
-	@$(MAKE) --no-print-directory -j 2 lint types imports
+	@$(MAKE) --no-print-directory -j 2 types $(VENV)/.compiled lint imports
 	$(PYTEST) $(WAITING_JOBS) $(SERVER_TESTS) $(UNIT_TESTS)
+
+# What tests import is compiled by one process, beside mypy, and not by each of those that run them.
+$(VENV)/.compiled: $(VENV)/.installed
+	@$(BIN)/pytest -q -m 'not soak' --collect-only $(SERVER_TESTS) $(UNIT_TESTS) > $@ 2>&1 || true
 
 lint: install ## style of the code, and what bandit finds
 	$(BIN)/ruff check $(SOURCES)
