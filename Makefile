@@ -35,8 +35,8 @@ FUZZ = $(BIN)/python tests/fuzz/run_fuzz.py --seconds $(SECONDS) --jobs $(JOBS)
 PYTEST := $(BIN)/pytest -q -m 'not soak' --dist loadfile --no-loadscope-reorder --numprocesses
 UNIT_TESTS := tests/simulation tests/fuzz tests/compat tests/security tests/bench libs services proto deploy/local/tests
 SERVER_TESTS := tests/e2e deploy/tests tests/integration
-# Tests with servers wait for two thirds of their time: eight processes keep two cores at work.
-WAITING_JOBS = $$(( $(JOBS) * 4 ))
+# Tests with servers wait for two thirds of their time: seven processes keep two cores at work.
+WAITING_JOBS = $$(( $(JOBS) * 3 + 1 ))
 
 # Values of tests and documents that look like secrets and are none.
 NO_SECRETS := hush|hunter2|pw|icedb_alpha-token-0123456789|9c56cc51b374c3ba[0-9a-f]{48}|e3b0c44298fc1c14[0-9a-f]{48}
