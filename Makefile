@@ -132,7 +132,7 @@ chaos: install ## let a whole stack fail in every way, and check every row; SECO
 day: install ## let a stack live through a day of 15 minutes, account for every row, and draw it: build/day; MINUTES=15 (1440: real hours), RATE=1, ENGINE=spark (or light)
 	@$(BIN)/python -m icedb_local.day --minutes $(MINUTES) --rate $(RATE) --engine $(ENGINE) $(if $(SEED),--seed $(SEED))
 
-cluster: install ## what Spark does on three machines (namespaces of the kernel, as root), and what they lose in the middle of it; ten minutes
+cluster: install ## what Spark does on three machines (namespaces of the kernel, as root), and what they lose in the middle of it; five minutes
 	$(BIN)/pytest -q -m soak tests/integration/cluster
 
 containers: install ## start the whole of deploy/compose.yaml in containers, kill and restart them under load, and check every row; ROWS=1000000, KEEP=1 (images stay)
