@@ -307,10 +307,16 @@ class HangWatch:
 
     Args:
         ask: Makes one round trip, and says whether it was answered; returns soon if the JVM is dead.
+        every_s: Between two looks.
+        limit_s: How long a round trip may take.
     """
 
-    def __init__(self, ask: Callable[[], bool]) -> None:
+    def __init__(
+        self, ask: Callable[[], bool], *, every_s: float = LOOK_EVERY_S, limit_s: float = ANSWER_LIMIT_S
+    ) -> None:
         self._ask = ask
+        self._every_s = every_s
+        self._limit_s = limit_s
         self._closing = threading.Event()
         self._process = _find_jvm()
         if self._process is not None:
@@ -325,12 +331,12 @@ class HangWatch:
         self._closing.set()
 
     def _look(self) -> None:
-        while not self._closing.wait(LOOK_EVERY_S) and self._process.poll() is None:
-            if answers_within(self._answered, ANSWER_LIMIT_S) or self._closing.is_set():
+        while not self._closing.wait(self._every_s) and self._process.poll() is None:
+            if answers_within(self._answered, self._limit_s) or self._closing.is_set():
                 continue
             _log.error(
                 "jvm hangs",
-                limit_s=ANSWER_LIMIT_S,
+                limit_s=self._limit_s,
                 mitigation="the JVM is ended; its job fails and is done again, this process is replaced",
             )
             with suppress(OSError):
