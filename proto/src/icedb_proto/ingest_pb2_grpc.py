@@ -119,7 +119,7 @@ class IngestServiceServicer:
         """Accepts a stream of batches, one acknowledgement for each.
 
         The n-th answer is for the n-th request, and comes as soon as this batch and all before it are durable. Batches are
-        staged side by side: the server takes a few (ICEDB_FRONTEND_STREAM_IN_FLIGHT) before the first is durable, then
+        staged side by side: the server takes eight before the first is durable, then
         reads no further, and the flow control of HTTP/2 stops the sender. A sender that just writes is thus never
         more than a few batches, and the transport's window, ahead of the store.
 
